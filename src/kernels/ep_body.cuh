@@ -82,7 +82,7 @@ static __device__ __forceinline__ struct cvy_ep_step cvy_ep_step_of(const struct
 	s.slice = t->r->index & ((1 << f->across) - 1);
 	if (f->slices > 1) {
 		s.first = step / f->slices * f->per_step;
-		s.slice = step % f->slices;
+		s.slice = s.slice * f->slices + step % f->slices;
 	}
 	return s;
 }

@@ -72,7 +72,7 @@ struct cvy_ep_form {
 	int32_t across;	  /* 2^across lanes have a token, each a piece of its row */
 	int32_t per_step; /* tokens of a lane in a step */
 	int32_t rows;	  /* of one token from one rank: 1, or top_k */
-	int32_t slices;	  /* steps that one token takes, where one is too small */
+	int32_t slices;	  /* steps that a lane's piece of one token takes, where one is too small */
 	int32_t row_words, slice_lines;
 	int32_t count_words, entry_words; /* of the header: rows per expert; places of a token */
 	int32_t header_lines;
@@ -210,6 +210,11 @@ static inline int cvy_ep_form_of(const struct cvy_ep_shape_gpu *s, int32_t lanes
 	f->entry_words = combine ? 0 : 2 * cvy_ep_div(s->top_k, 2);
 	f->slices = 1;
 	lines = cvy_ep_div(f->row_words, CVY_EP_LINE_WORDS);
+	for (f->across = 0;
+	     !s->whole && !s->hops && s->tokens << (f->across + 1) <= lanes && cvy_ep_cuts(lines, f->across);)
+		f->across++;
+	f->apart = lanes >> f->across;
+	lines = cvy_ep_div(lines, 1 << f->across);
 	most = CVY_EP_STAGE / (f->row_words * 8);
 	if (ranks * f->entry_words * most > CVY_EP_ENTRIES / 8)
 		most = CVY_EP_ENTRIES / 8 / (ranks * f->entry_words);
@@ -226,18 +231,13 @@ static inline int cvy_ep_form_of(const struct cvy_ep_shape_gpu *s, int32_t lanes
 			break;
 	}
 	f->slice_lines = lines;
-	if (f->header_lines + f->rows * lines > CVY_EP_STEP_LINES) { /* one token is too much for a step */
+	if (f->header_lines + f->rows * lines > CVY_EP_STEP_LINES) { /* a lane's piece of one token is too much */
 		f->slice_lines = (CVY_EP_STEP_LINES - f->header_lines) / f->rows;
 		if (f->rows == 1 || f->slice_lines < 1)
 			return 0;
 		f->slices = cvy_ep_div(lines, f->slice_lines);
 	}
 	f->steps = cvy_ep_div(mine, f->per_step) * f->slices;
-	for (f->across = 0; !s->whole && !s->hops && f->steps == 1 && s->tokens << (f->across + 1) <= lanes &&
-			    cvy_ep_cuts(lines, f->across);)
-		f->across++;
-	f->apart = lanes >> f->across;
-	f->slice_lines = cvy_ep_div(f->slice_lines, 1 << f->across);
 	cvy_ep_bulk_of(s, combine, f);
 	return 1;
 }

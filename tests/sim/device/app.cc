@@ -603,12 +603,18 @@ static void tables_of(struct cvy_ep_tables *t)
 /* As cvy_ep_form_of() has it, but with more steps than so few bytes need. */
 static void more_steps(struct cvy_ep_form *f)
 {
+	const int32_t lines = cvy_ep_div(f->row_words, CVY_EP_LINE_WORDS);
+
 	f->per_step = 1;
-	if (f->across)
-		f->slice_lines = cvy_ep_div(f->row_words, CVY_EP_LINE_WORDS);
+	f->header_lines = f->entry_words ? cvy_ep_div(1 + f->count_words + f->entry_words, CVY_EP_LINE_PACKETS) : 1;
+	if (f->across) {
+		const int32_t most = (CVY_EP_STEP_LINES - f->header_lines) / f->rows;
+
+		f->slice_lines = lines < most ? lines : most;
+		f->slices = cvy_ep_div(lines, f->slice_lines);
+	}
 	f->across = 0;
 	f->apart = f->lanes;
-	f->header_lines = f->entry_words ? cvy_ep_div(1 + f->count_words + f->entry_words, CVY_EP_LINE_PACKETS) : 1;
 	f->steps = cvy_ep_div(setup.shape.tokens, f->lanes) * f->slices;
 	cvy_ep_bulk_of(&setup.shape, f == &setup.form[1], f);
 }

@@ -22,7 +22,7 @@ static void move(const struct cvy_ep_form *f, int lane, int n, uint8_t *moved)
 	int lines = lines_of(f);
 
 	for (int step = 0; step < f->steps; step++) {
-		int slice = f->slices > 1 ? step % f->slices : lane & ((1 << f->across) - 1);
+		int slice = (lane & ((1 << f->across) - 1)) * f->slices + step % f->slices;
 
 		for (int j = 0; j < f->per_step; j++) {
 			int token = (step / f->slices * f->per_step + j) * f->apart + (lane >> f->across);
@@ -140,6 +140,22 @@ START_TEST(few_tokens_are_cut_across_lanes)
 	ck_assert_int_eq(cvy_ep_lanes_of(&s), 1);
 	ck_assert(cvy_ep_form_of(&s, CVY_EP_ACROSS, 1, &f));
 	ck_assert_int_eq(f.across, 0);
+}
+END_TEST
+
+/* The rows of each expert of one token are more than a step has lines: pieces of them are not, as long as lanes are idle. */
+START_TEST(rows_of_each_expert_come_in_one_step_while_lanes_are_idle)
+{
+	struct cvy_ep_shape_gpu s = { .hidden = 7168, .top_k = 8, .experts = 256, .size = 4, .most_local = 64 };
+	struct cvy_ep_form f;
+
+	for (s.tokens = 1; s.tokens <= 64; s.tokens *= 2) {
+		ck_assert(cvy_ep_form_of(&s, cvy_ep_lanes_of(&s), 1, &f));
+		ck_assert_int_eq(f.steps, 1);
+	}
+	s.tokens = 128;
+	ck_assert(cvy_ep_form_of(&s, 128, 1, &f));
+	ck_assert_int_eq(f.steps, 2);
 }
 END_TEST
 
@@ -318,6 +334,7 @@ int main(void)
 	tcase_add_loop_test(form, every_line_of_every_token_moves_once, 0, sizeof(tokens) / sizeof(*tokens));
 	tcase_add_test(form, many_tokens_of_a_lane_go_by_bulk);
 	tcase_add_test(form, few_tokens_are_cut_across_lanes);
+	tcase_add_test(form, rows_of_each_expert_come_in_one_step_while_lanes_are_idle);
 	tcase_add_test(form, ragged_sources_are_an_even_share_for_each_warp);
 	tcase_add_test(form, slots_of_eight_ranks_take_less_than_150_mb);
 	tcase_add_loop_test(form, two_hops_find_room_on_small_devices, 0, sizeof(sizes) / sizeof(*sizes));
