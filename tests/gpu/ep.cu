@@ -66,7 +66,8 @@ static struct setup random_setup(void)
 	s.places = below(3) ? 0 : 2 + (int)below((uint64_t)(n - 1));
 	if (s.places > 1)
 		s.shape.experts *= s.places;
-	while ((size_t)s.shape.experts * (size_t)n * (size_t)s.shape.tokens * (size_t)s.shape.hidden * 2 > ROOM / 2)
+	while ((size_t)s.shape.experts * (size_t)n * (size_t)s.shape.tokens * (size_t)s.shape.hidden * 2 >
+	       room_bytes / 2)
 		s.shape.tokens = (s.shape.tokens + 1) / 2;
 	owners(&s, (int)below(3));
 	s.smooth = s.shape.code > CVY_EP_E4M3 && !s.shape.once && below(2);
@@ -665,6 +666,8 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	compact = argc > 3 && !strcmp(argv[3], "compact");
+	if (argc > 3 && !strcmp(argv[3], "times"))
+		room_bytes = (size_t)1 << 30;
 	open_all();
 	make_room();
 	if (argc > 3 && !strcmp(argv[3], "hops")) {

@@ -14,7 +14,8 @@
 #include "ep_places.h"
 #include "world.cuh"
 
-#define ROOM ((size_t)256 << 20)
+/* Bytes of the two largest buffers; others have a quarter. Times want more rows than checks. */
+static size_t room_bytes = (size_t)256 << 20;
 #define POISON 0xc5
 #define BEHIND ((size_t)4 << 20) /* for the places of all set-ups: a rank has one state */
 
@@ -186,7 +187,7 @@ static inline uint16_t element(const struct setup *s, float v)
 
 static inline void size_part(struct side *d, int which, size_t bytes)
 {
-	if (bytes > ROOM / (which == PACKED || which == Y ? 1 : 4)) {
+	if (bytes > room_bytes / (which == PACKED || which == Y ? 1 : 4)) {
 		fprintf(stderr, "part %d takes %zu bytes\n", which, bytes);
 		exit(1);
 	}
@@ -198,12 +199,12 @@ static inline void make_room(void)
 	for (int r = 0; r < n; r++) {
 		CUDA(cudaSetDevice(ranks[r].device));
 		for (int i = 0; i < PARTS; i++) {
-			size_t bytes = ROOM / (i == PACKED || i == Y ? 1 : 4) + 2 * CANARY;
+			size_t bytes = room_bytes / (i == PACKED || i == Y ? 1 : 4) + 2 * CANARY;
 
 			CUDA(cudaMalloc(&side[r].part[i].device, bytes));
 			side[r].part[i].host = (uint8_t *)malloc(bytes);
 		}
-		side[r].got = (uint8_t *)malloc(ROOM + 2 * CANARY);
+		side[r].got = (uint8_t *)malloc(room_bytes + 2 * CANARY);
 	}
 }
 
