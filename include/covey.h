@@ -762,11 +762,10 @@ struct covey_device_peers {
 	/* the library's */
 	uint32_t far_bytes;
 	uint64_t *guests;
-	uint64_t *gave_up;
 	const uint64_t *gate, *words, *ended, *since, *table;
 	uint8_t *windows;
 	const uint8_t *far;
-	uint64_t stride, most_cycles;
+	uint64_t stride;
 };
 
 /**

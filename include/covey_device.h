@@ -110,13 +110,10 @@ static __device__ inline void covey_read_(const struct covey_device_peers *peers
 /**
  * covey_enter - begins a stay in the present view; waits while the view changes
  * By one thread of the CTA. Returns 0, or the reason why it may not enter (then covey_leave() is not called):
- * CLOSED, FENCED or ABORTED: the group has ended for this rank; TIMEOUT: no view came for as long as covey waits, and the
- * rank gives up its membership
+ * CLOSED, FENCED or ABORTED: the group has ended for this rank. A change takes as long as the store is away
  */
 static __device__ inline int covey_enter(const struct covey_device_peers *peers, struct covey_visit *visit)
 {
-	const long long since = (long long)clock64();
-
 	for (;;) {
 		atomicAdd((unsigned long long *)peers->guests, 1ull);
 		__threadfence_system(); /* the host counts guests after it has closed the gate */
@@ -132,10 +129,6 @@ static __device__ inline int covey_enter(const struct covey_device_peers *peers,
 
 			if (ended)
 				return ended;
-			if (peers->most_cycles && (uint64_t)((long long)clock64() - since) > peers->most_cycles) {
-				*(volatile uint64_t *)peers->gave_up = 1; /* others may wait for this rank */
-				return COVEY_ERR_TIMEOUT;
-			}
 			__nanosleep(500);
 		}
 	}

@@ -149,17 +149,14 @@ static __device__ void cvy_count_from(struct cvy_gpu_control *control, uint64_t 
 static __device__ int cvy_join_parks(const struct cvy_gpu_call *c)
 {
 	__shared__ struct cvy_gpu_verdict verdict;
-	__shared__ int late;
 
 	if (threadIdx.x == 0) {
-		late = cvy_park(c->control, CVY_GPU_QUANTA, c->park_cycles, &verdict);
-		if (late)
-			cvy_store_word((uint8_t *)&c->mailbox->gave_up, 1);
-		if (late || verdict.ended)
-			c->control->status.status = late ? COVEY_ERR_TIMEOUT : verdict.ended;
+		cvy_park(c->control, CVY_GPU_QUANTA, &verdict);
+		if (verdict.ended)
+			c->control->status.status = verdict.ended;
 	}
 	__syncthreads();
-	return late || verdict.ended;
+	return verdict.ended != 0;
 }
 
 /* A newcomer's first kernel. One CTA. */

@@ -147,28 +147,25 @@ static __device__ __noinline__ int cvy_ep_next(const struct cvy_ep_args *a, stru
 	return 1;
 }
 
-/* 1: nobody decided, or everything ends. */
+/* 1: everything ends. */
 static __device__ __noinline__ int cvy_ep_park(const struct cvy_ep_args *a, const struct cvy_lane_run *r, uint64_t op,
 					       struct cvy_gpu_verdict *verdict)
 {
 	const struct cvy_gpu_call *c = &a->call;
 	__shared__ struct cvy_gpu_verdict v;
-	__shared__ int late;
 	CVY_TRACED(PARK, op);
 
 	if (threadIdx.x == 0) {
 		cvy_say_parked(c, r, op);
-		late = cvy_park(c->control, cvy_ep_quanta(a), c->park_cycles, &v);
-		if (late)
-			cvy_store_word((uint8_t *)&c->mailbox->gave_up, op + 1);
-		if (late || v.ended) {
+		cvy_park(c->control, cvy_ep_quanta(a), &v);
+		if (v.ended) {
 			c->control->status.op = op;
-			c->control->status.status = late ? COVEY_ERR_TIMEOUT : v.ended;
+			c->control->status.status = v.ended;
 		}
 	}
 	__syncthreads();
 	*verdict = v;
-	return late || v.ended;
+	return v.ended != 0;
 }
 
 /* Those that were late in a lane, under late_tag. */

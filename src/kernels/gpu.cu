@@ -197,7 +197,6 @@ int cvy_gpu_begin(struct cvy_gpu *gpu, struct cvy_gpu_call *call, int *was)
 	call->queues = gpu->queues;
 	call->tickets = gpu->tickets;
 	call->late_cycles = gpu->late_cycles;
-	call->park_cycles = gpu->park_cycles;
 	call->quanta = call->lanes ? CVY_GPU_QUANTA / (unsigned)call->lanes : 0;
 	return *was != gpu->device ? use(gpu) : 0;
 }
@@ -264,7 +263,6 @@ static void gpu_peers(struct cvy_gpu *gpu, struct covey_device_peers *out)
 	out->window_bytes = gpu->window_bytes;
 	out->guests = &gpu->control->guests;
 	out->gate = &gpu->control->entered;
-	out->gave_up = &gpu->mailbox_device->gave_up;
 	out->words = (const uint64_t *)&gpu->control->lane[0];
 	out->ended = (const uint64_t *)&gpu->control->verdict; /* its upper half */
 	out->since = (const uint64_t *)gpu->control->roll.since;
@@ -273,7 +271,6 @@ static void gpu_peers(struct cvy_gpu *gpu, struct covey_device_peers *out)
 	out->stride = gpu->window_stride;
 	out->far = (const uint8_t *)gpu->queues;
 	out->far_bytes = sizeof(struct cvy_queue);
-	out->most_cycles = gpu->park_cycles;
 }
 
 static const struct cvy_gpu_status *gpu_status(struct cvy_gpu *gpu)
@@ -377,7 +374,7 @@ static void gpu_close(struct cvy_gpu *gpu)
 	free(gpu);
 }
 
-static int describe(struct cvy_gpu *gpu, int late_ms, int park_ms)
+static int describe(struct cvy_gpu *gpu, int late_ms)
 {
 	struct cudaDeviceProp prop;
 	int khz = 0;
@@ -401,7 +398,6 @@ static int describe(struct cvy_gpu *gpu, int late_ms, int park_ms)
 			    gpu->name, prop.major, prop.minor);
 	gpu->khz = khz;
 	gpu->late_cycles = late_ms > 0 ? (uint64_t)late_ms * (uint64_t)khz : 0;
-	gpu->park_cycles = park_ms > 0 ? (uint64_t)park_ms * (uint64_t)khz : 0;
 	return 0;
 }
 
@@ -465,7 +461,7 @@ static int gpu_open(const struct cvy_gpu_args *args, struct cvy_gpu **out, char 
 	if (!err)
 		err = use(gpu);
 	if (!err)
-		err = describe(gpu, args->late_ms, args->park_ms);
+		err = describe(gpu, args->late_ms);
 	if (!err)
 		err = load(gpu);
 	if (!err)

@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#define CVY_GPU_ABI_VERSION 24
+#define CVY_GPU_ABI_VERSION 25
 #define CVY_GPU_ABI (CVY_GPU_ABI_VERSION | CVY_GPU_RANKS << 16) /* one library may be of a build for other ranks */
 #define CVY_GPU_SYMBOL "cvy_gpu_ops"
 
@@ -26,10 +26,10 @@ struct CUstream_st;
 struct covey_device_peers;
 
 struct cvy_gpu_args {
-	int device;	      /* CUDA device, 0, 1, ... */
-	int late_ms, park_ms; /* as in struct cvy_gpu_call, 0: never */
-	int memory;	      /* enum covey_device_memory */
-	int peers;	      /* IPC: memory for so many is there from the beginning */
+	int device;  /* CUDA device, 0, 1, ... */
+	int late_ms; /* as in struct cvy_gpu_call, 0: never */
+	int memory;  /* enum covey_device_memory */
+	int peers;   /* IPC: memory for so many is there from the beginning */
 };
 
 struct cvy_gpu_counters {

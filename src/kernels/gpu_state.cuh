@@ -57,7 +57,7 @@ struct cvy_gpu_receipts;
 
 struct cvy_gpu {
 	int device;
-	uint64_t late_cycles, park_cycles;
+	uint64_t late_cycles;
 	int khz, processors;
 	int shared;   /* bytes of shared memory that a CTA may have */
 	int overlaps; /* kernels are compiled so that one may be launched while that before it ends */

@@ -340,7 +340,6 @@ struct cvy_gpu_control {
 /* Host-mapped: what a kernel tells the host. One word per rank where nothing else is said: {operation, 1 + looks}. */
 struct cvy_gpu_mailbox {
 	uint64_t late[CVY_GPU_RANKS];	/* operation + 1 that waited longer than late_cycles for this rank */
-	uint64_t gave_up;		/* operation + 1 that was parked longer than park_cycles */
 	uint64_t passed[CVY_GPU_RANKS]; /* operation + 1 that a deadline of its caller ended without this rank */
 	uint64_t outrun[CVY_GPU_RANKS]; /* operation + 1 that waits for what this rank had sent, and has written over */
 	/* By mapping of a chunk there: what its queue answered to a put, as a positive number (enum cvy_queue_error). */
@@ -398,7 +397,7 @@ struct cvy_gpu_call {
 	uint64_t lent_send, lent_recv; /* where the buffers stand in the own window, plus 1; 0: not there */
 	uint64_t bytes;		       /* of one block: count * elem */
 	uint64_t send_stride;	       /* from one rank's block to the next's; 0: the same block is for all */
-	uint64_t late_cycles, park_cycles;
+	uint64_t late_cycles;
 	int32_t kind, packet, dtype, redop, root, rank, size;
 	int32_t lanes, threads, rows;
 	int32_t steps; /* of each lane; forms of two rounds count their own, which depend on the contributors */

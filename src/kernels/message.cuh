@@ -156,11 +156,8 @@ static __device__ int cvy_message_enter(const struct cvy_gpu_call *c)
 	__shared__ int err;
 	unsigned open;
 
-	if (!threadIdx.x) {
-		err = cvy_enter(c->control, c->park_cycles, &open);
-		if (err == COVEY_ERR_TIMEOUT)
-			cvy_store_word((uint8_t *)&c->mailbox->gave_up, 1);
-	}
+	if (!threadIdx.x)
+		err = cvy_enter(c->control, &open);
 	__syncthreads();
 	return err;
 }

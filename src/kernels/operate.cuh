@@ -80,21 +80,18 @@ static __device__ __noinline__ int cvy_decided(const struct cvy_gpu_call *c, str
 					       int *next)
 {
 	__shared__ struct cvy_gpu_verdict verdict;
-	__shared__ int late;
 
 	if (threadIdx.x == 0) {
 		if (!cvy_lags(r) || !cvy_is_decided(c->control, op)) /* else its steps are another view's */
 			cvy_say_parked(c, r, op);
-		late = cvy_park(c->control, c->quanta, c->park_cycles, &verdict);
-		if (late)
-			cvy_store_word((uint8_t *)&c->mailbox->gave_up, op + 1);
-		if (late || verdict.ended) {
+		cvy_park(c->control, c->quanta, &verdict);
+		if (verdict.ended) {
 			c->control->status.op = op;
-			c->control->status.status = late ? COVEY_ERR_TIMEOUT : verdict.ended;
+			c->control->status.status = verdict.ended;
 		}
 	}
 	__syncthreads();
-	if (late || verdict.ended)
+	if (verdict.ended)
 		return 0;
 	*next = 0;
 	if (op >= verdict.base)

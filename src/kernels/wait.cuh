@@ -356,27 +356,24 @@ static __device__ __noinline__ int cvy_wait_put(struct cvy_queue *q, uint64_t ti
 }
 
 /*
- * One thread of a CTA that stopped: counts it as stopped and waits until the gate is open again. The CTA's stores are
- * visible to everyone before it is counted. 0: @verdict is the latest; 1: nobody decided for park_cycles.
+ * One thread of a CTA that stopped: counts it as stopped and waits until the gate is open again, or everything has ended.
+ * The CTA's stores are visible to everyone before it is counted. There is no limit: a store may be away for long, and the
+ * host waits as well. A host that ends says so, and with its process the kernel goes.
  */
-static __device__ __noinline__ int cvy_park(struct cvy_gpu_control *control, unsigned quanta,
-					    unsigned long long park_cycles, struct cvy_gpu_verdict *verdict)
+static __device__ __noinline__ void cvy_park(struct cvy_gpu_control *control, unsigned quanta,
+					     struct cvy_gpu_verdict *verdict)
 {
 	const struct cvy_gpu_verdict *v = &control->verdict;
-	unsigned long long since = clock64();
-	int late = 0;
 
 	__threadfence_system();
 	do {
 		atomicAdd((unsigned long long *)&control->stopped, (unsigned long long)quanta);
-		while ((cvy_gate(control) & 1) && !late && !cvy_load_half((const uint32_t *)&v->ended)) {
+		while ((cvy_gate(control) & 1) && !cvy_load_half((const uint32_t *)&v->ended))
 			__nanosleep(500);
-			late = park_cycles && clock64() - since > park_cycles;
-		}
 		atomicAdd((unsigned long long *)&control->stopped, 0ull - quanta);
 		__threadfence_system();
 		/* Closed again: the next change may have counted this CTA among those that stand still. */
-	} while ((cvy_gate(control) & 1) && !late && !cvy_load_half((const uint32_t *)&v->ended));
+	} while ((cvy_gate(control) & 1) && !cvy_load_half((const uint32_t *)&v->ended));
 	do { /* whole: but for the end of everything the host does not write it while anybody reads */
 		verdict->epoch = cvy_load_half(&v->epoch);
 		__threadfence();
@@ -385,18 +382,14 @@ static __device__ __noinline__ int cvy_park(struct cvy_gpu_control *control, uns
 		verdict->ended = (int32_t)cvy_load_half((const uint32_t *)&v->ended);
 		__threadfence();
 	} while (verdict->epoch != cvy_load_half(&v->epoch));
-	return late;
 }
 
 /*
  * One thread of a CTA of no operation: counts it in `entered` if the gate is open; else it waits, counted nowhere, and tries
  * again. From here on the words of the control page are of one view. 0: *open is the gate; COVEY_ERR_*: it may not enter.
  */
-static __device__ __noinline__ int cvy_enter(struct cvy_gpu_control *control, unsigned long long park_cycles,
-					     unsigned *open)
+static __device__ __noinline__ int cvy_enter(struct cvy_gpu_control *control, unsigned *open)
 {
-	unsigned long long since = clock64();
-
 	for (;;) {
 		*open = (unsigned)(atomicAdd((unsigned long long *)&control->entered, 1ull) >> CVY_GPU_GATE_SHIFT);
 		if (!(*open & 1))
@@ -407,8 +400,6 @@ static __device__ __noinline__ int cvy_enter(struct cvy_gpu_control *control, un
 
 			if (ended)
 				return ended;
-			if (park_cycles && clock64() - since > park_cycles)
-				return COVEY_ERR_TIMEOUT;
 			__nanosleep(500);
 		}
 	}

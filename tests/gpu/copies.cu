@@ -276,7 +276,7 @@ int main(int argc, char **argv)
 		return 77;
 	}
 	for (int r = 0; r < 2; r++) {
-		struct cvy_gpu_args args = { r % devices, 0, 0, COVEY_DEVICE_MEMORY_VMM, 2 };
+		struct cvy_gpu_args args = { r % devices, 0, COVEY_DEVICE_MEMORY_VMM, 2 };
 
 		ranks[r].device = r % devices;
 		if (ops->open(&args, &ranks[r].gpu, why, sizeof(why))) {

@@ -285,7 +285,7 @@ static inline void place_buffers(int r, int registered)
 
 static inline void open_rank(int r)
 {
-	struct cvy_gpu_args args = { ranks[r].device, 1000, 60000, COVEY_DEVICE_MEMORY_VMM, 0 };
+	struct cvy_gpu_args args = { ranks[r].device, 1000, COVEY_DEVICE_MEMORY_VMM, 0 };
 	char why[240];
 
 	if (ops->open(&args, &ranks[r].gpu, why, sizeof(why))) {

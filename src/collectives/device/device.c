@@ -14,8 +14,7 @@
 #include "log.h"
 #include "shape.h"
 
-#define PARK_MS 60000 /* that a kernel waits for a verdict */
-#define PEERS 7	      /* chunks that are set aside (IPC), if the number of peers is not given */
+#define PEERS 7 /* chunks that are set aside (IPC), if the number of peers is not given */
 
 /* ---- giving up ---- */
 
@@ -112,7 +111,7 @@ static int device_number(const struct cvy_device_args *args, int *number)
 static int open_gpu(struct cvy_device *d, const struct cvy_config *config, int number)
 {
 	int peers = config->world > 0 && config->world <= CVY_GPU_RANKS ? config->world - 1 : PEERS;
-	struct cvy_gpu_args args = { number, CVY_DEVICE_LATE_MS, PARK_MS, config->device_memory, peers };
+	struct cvy_gpu_args args = { number, CVY_DEVICE_LATE_MS, config->device_memory, peers };
 	char why[300] = "";
 	int err = d->ops->open(&args, &d->gpu, why, sizeof(why));
 

@@ -99,7 +99,7 @@ static void try_freeze(void *ctx)
 	take_turn(d, still == STILL ? CVY_DEVICE_STOOD : CVY_DEVICE_STOOD_NOT);
 	if (still == MOVES)
 		do_not_stop(d);
-	if (still != STILL || cvy_device_gave_up(d) || stands_still(d, 1) == BROKEN)
+	if (still != STILL || stands_still(d, 1) == BROKEN)
 		return;
 	if (d->counters.finished / CVY_GPU_QUANTA >= d->lags)
 		cvy_device_forget_packets(d);

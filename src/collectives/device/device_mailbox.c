@@ -3,18 +3,6 @@
 #include "device_state.h"
 #include "log.h"
 
-/* A kernel that waited for a verdict in vain has ended without its operation: the counters are wrong. */
-int cvy_device_gave_up(struct cvy_device *d)
-{
-	uint64_t op = __atomic_load_n(&d->ops->mailbox(d->gpu)->gave_up, __ATOMIC_ACQUIRE);
-
-	if (op && !d->given_up)
-		cvy_device_give_up(d, COVEY_ERR_TIMEOUT, d->rank, d->epoch,
-				   "device operation %llu was parked and nobody decided what becomes of it",
-				   (unsigned long long)(op - 1));
-	return op != 0;
-}
-
 /* Nothing is awaited from it, or a holder's packets replace its own. */
 void cvy_device_forget_outrun(struct cvy_device *d, int rank)
 {
@@ -68,7 +56,6 @@ void cvy_device_look(struct cvy_device *d)
 {
 	const struct cvy_gpu_mailbox *box = d->ops->mailbox(d->gpu);
 
-	cvy_device_gave_up(d);
 	cvy_device_go_on(d);
 	cvy_device_queues_look(d);
 	for (int r = 0; r < CVY_GPU_RANKS; r++) {

@@ -233,7 +233,6 @@ enum cvy_device_gone cvy_device_gone_next(enum cvy_device_gone gone, enum cvy_de
 int cvy_device_holds_back(enum cvy_device_phase phase, int kind); /* does an event of the engine wait for the device? */
 
 /* device_mailbox.c */
-int cvy_device_gave_up(struct cvy_device *d); /* 1: a kernel has waited for a verdict in vain; logged */
 void cvy_device_forget_outrun(struct cvy_device *d, int rank);
 
 /* device_eras.c: how operations ended that a member may lack */

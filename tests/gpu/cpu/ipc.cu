@@ -20,7 +20,7 @@ static const struct cvy_gpu_ops *ops = &cvy_gpu_ops;
 
 static struct cvy_gpu *open_gpu(void)
 {
-	const struct cvy_gpu_args args = { 0, 1000, 60000, COVEY_DEVICE_MEMORY_IPC, 1 };
+	const struct cvy_gpu_args args = { 0, 1000, COVEY_DEVICE_MEMORY_IPC, 1 };
 	struct cvy_gpu *gpu;
 	char why[240];
 

@@ -48,7 +48,7 @@ static void same(const char *what, uint64_t taken, uint64_t said)
 
 int main(void)
 {
-	const struct cvy_gpu_args args = { 0, 1000, 60000, COVEY_DEVICE_MEMORY_VMM, RANKS - 1 };
+	const struct cvy_gpu_args args = { 0, 1000, COVEY_DEVICE_MEMORY_VMM, RANKS - 1 };
 	const struct cvy_gpu_needs needs = cvy_gpu_needs_of(RANKS, WINDOW);
 	const uint64_t before = bytes_left();
 	struct cvy_gpu *gpu;

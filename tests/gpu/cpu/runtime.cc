@@ -429,9 +429,12 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
 
 cudaError_t cudaDeviceGetAttribute(int *v, enum cudaDeviceAttr attr, int)
 {
-	const char *kib = getenv("CPU_SHARED_KIB");
+	const char *kib = getenv("CPU_SHARED_KIB"), *khz = getenv("CPU_KHZ");
 
-	*v = attr == cudaDevAttrClockRate ? 1000000 : 16; /* cycles a millisecond: clock64(); processors */
+	*v = 16; /* processors */
+	if (attr ==
+	    cudaDevAttrClockRate) /* cycles a millisecond: clock64(). With fewer all times are shorter than they are called */
+		*v = khz ? atoi(khz) : 1000000;
 	if (attr == cudaDevAttrMaxSharedMemoryPerBlockOptin)
 		*v = (kib ? atoi(kib) : 227) << 10;
 	return cudaSuccess;

@@ -418,7 +418,7 @@ static void link_up(struct process *p, struct process *q)
 static struct cvy_device *device_open(struct process *p)
 {
 	struct cvy_device *d = (struct cvy_device *)calloc(1, sizeof(*d));
-	struct cvy_gpu_args args = { (int)p->inc - 1, 1000, 60000, COVEY_DEVICE_MEMORY_VMM, ROOM };
+	struct cvy_gpu_args args = { (int)p->inc - 1, 1000, COVEY_DEVICE_MEMORY_VMM, ROOM };
 	char why[300];
 
 	d->ops = &cvy_gpu_ops;
