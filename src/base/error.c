@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clean.h"
 #include "error.h"
 
 struct cvy_errbox {
@@ -70,6 +71,7 @@ int cvy_fail(struct cvy_errbox *box, int err, int rank, uint32_t epoch, const ch
 	va_start(args, format);
 	vsnprintf(info.cause, sizeof(info.cause), format, args);
 	va_end(args);
+	cvy_clean(info.cause);
 	if (!box) {
 		thread_info = info;
 		return err;

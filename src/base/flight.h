@@ -4,7 +4,7 @@
  *
  * Each handle has one such page, a memfd named covey-flight. Users that may inspect the process find it in
  * /proc/PID/fd; it ends with the process. With COVEY_FLIGHT it is a file of that directory instead, which remains
- * after a death. Only the owner writes. Readers may see a page in the middle of a change: they compare seq before and
+ * after a death, and which its process locks while it lives. Only the owner writes. Readers may see a page in the middle of a change: they compare seq before and
  * after.
  */
 #ifndef CVY_FLIGHT_H
@@ -17,6 +17,7 @@
 #define CVY_FLIGHT_EVENTS 64
 #define CVY_FLIGHT_KINDS 16
 #define CVY_FLIGHT_NAME "covey-flight"
+#define CVY_FLIGHT_END ".flight"
 #define CVY_BEAT_TEXT 192 /* room for the numbers of a beat (metrics.h), of at most 20 characters each */
 
 enum cvy_flight_state { CVY_FLIGHT_NONE, CVY_FLIGHT_POSTED, CVY_FLIGHT_DECIDED };

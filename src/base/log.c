@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "clean.h"
 #include "log.h"
 
 #define LINE_BYTES 512
@@ -93,6 +94,7 @@ void cvy_log(int level, const char *room, const char *format, ...)
 		vsnprintf(line + n, sizeof(line) - (size_t)n, format, args);
 		va_end(args);
 	}
+	cvy_clean(line);
 	/* The function is called without the lock, so that it may set another one. */
 	pthread_mutex_lock(&sink_lock);
 	fn = sink_fn;

@@ -19,6 +19,7 @@
 
 #include "clock.h"
 #include "log.h"
+#include "recorder.h"
 
 #define ASKERS 4
 #define ASK_MS 1000
@@ -34,8 +35,9 @@ struct cvy_metrics {
 	struct cvy_loop *loop;
 	const struct cvy_flight *page;
 	char place[200], group[72];
-	char path[108]; /* of the unix socket, removed at the end */
-	int fd;		/* -1: not served yet */
+	char path[108];	 /* of the unix socket, removed at the end */
+	struct stat own; /* of that file */
+	int fd;		 /* -1: not served yet */
 	struct cvy_watch *watch;
 	struct asker asker[ASKERS];
 };
@@ -268,7 +270,7 @@ static int take_path(int fd, const struct sockaddr_un *at)
 		return -1;
 	}
 	close(probe);
-	unlink(at->sun_path);
+	cvy_unlink_own(at->sun_path, &st);
 	return bind(fd, (const struct sockaddr *)at, sizeof(*at));
 }
 
@@ -288,7 +290,8 @@ static int listen_unix(struct cvy_metrics *m, const char *place, int rank)
 		close(fd);
 		return -1;
 	}
-	memcpy(m->path, at.sun_path, sizeof(m->path));
+	if (!lstat(at.sun_path, &m->own))
+		memcpy(m->path, at.sun_path, sizeof(m->path));
 	return fd;
 }
 
@@ -370,6 +373,6 @@ void cvy_metrics_close(struct cvy_metrics *m)
 	if (m->fd >= 0)
 		close(m->fd);
 	if (m->path[0])
-		unlink(m->path);
+		cvy_unlink_own(m->path, &m->own);
 	free(m);
 }

@@ -16,28 +16,26 @@
 struct cvy_recorder {
 	struct cvy_flight *page;
 	int fd;
-	char path[256]; /* of the file, removed at an orderly end; empty: a memfd */
+	char *path; /* of the file, removed at an orderly end; NULL: a memfd */
 };
-
-/* Number of handles of this process. */
-static unsigned handles;
 
 static int open_file(struct cvy_recorder *r, const struct cvy_config *config)
 {
-	int n, fd;
+	struct flock whole = { .l_type = F_WRLCK };
+	int fd;
 
 	if (!*config->flight)
 		return memfd_create(CVY_FLIGHT_NAME, MFD_CLOEXEC);
-	n = snprintf(r->path, sizeof(r->path), "%s/%s.%d.%u.flight", config->flight, config->group, (int)getpid(),
-		     __atomic_add_fetch(&handles, 1, __ATOMIC_RELAXED));
-	if (n >= (int)sizeof(r->path)) {
-		r->path[0] = '\0';
-		errno = ENAMETOOLONG;
+	if (asprintf(&r->path, "%s/%s.%d.XXXXXX" CVY_FLIGHT_END, config->flight, config->group, (int)getpid()) < 0) {
+		r->path = NULL;
 		return -1;
 	}
-	fd = open(r->path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-	if (fd >= 0)
-		fchmod(fd, 0600); /* whatever the umask: the user of the job reads it after the process's death */
+	/* A new file: containers that share the directory have the same process numbers, and so has one that restarts. */
+	fd = mkostemps(r->path, sizeof(CVY_FLIGHT_END) - 1, O_CLOEXEC);
+	if (fd < 0)
+		return -1;
+	fchmod(fd, 0600);	    /* whatever the umask: the user of the job reads it after the process's death */
+	fcntl(fd, F_SETLK, &whole); /* shows readers in any namespace that the process lives */
 	return fd;
 }
 
@@ -70,7 +68,9 @@ struct cvy_recorder *cvy_recorder_open(const struct cvy_config *config, const ch
 		goto fail;
 	/* All of it at once: a write into a hole of a full file system would kill this process. */
 	what = "no room";
-	errno = posix_fallocate(r->fd, 0, sizeof(*r->page));
+	do
+		errno = posix_fallocate(r->fd, 0, sizeof(*r->page));
+	while (errno == EINTR);
 	if (errno)
 		goto fail;
 	what = "cannot map it";
@@ -87,16 +87,27 @@ fail:
 	return NULL;
 }
 
+void cvy_unlink_own(const char *path, const struct stat *own)
+{
+	struct stat there;
+
+	if (!lstat(path, &there) && there.st_dev == own->st_dev && there.st_ino == own->st_ino)
+		unlink(path);
+}
+
 void cvy_recorder_close(struct cvy_recorder *r)
 {
+	struct stat own;
+
 	if (!r)
 		return;
 	if (r->page)
 		munmap(r->page, sizeof(*r->page));
+	if (r->path && r->fd >= 0 && !fstat(r->fd, &own))
+		cvy_unlink_own(r->path, &own);
 	if (r->fd >= 0)
 		close(r->fd);
-	if (r->fd >= 0 && r->path[0])
-		unlink(r->path);
+	free(r->path);
 	free(r);
 }
 

@@ -3,6 +3,8 @@
 #ifndef CVY_RECORDER_H
 #define CVY_RECORDER_H
 
+#include <sys/stat.h>
+
 #include "config.h"
 #include "flight.h"
 #include "view.h"
@@ -14,6 +16,8 @@ struct cvy_recorder *cvy_recorder_open(const struct cvy_config *config, const ch
 				       const char *(*kind_name)(unsigned kind)); /* NULL: there is no such kind */
 void cvy_recorder_close(struct cvy_recorder *recorder);				 /* removes its file; NULL is fine */
 struct cvy_flight *cvy_recorder_page(struct cvy_recorder *recorder);
+
+void cvy_unlink_own(const char *path, const struct stat *own); /* if @path is still that file, and not another's */
 
 /* Agent's thread. */
 void cvy_flight_identity(struct cvy_flight *flight, int rank, uint64_t inc);

@@ -71,7 +71,7 @@ int admin_doctor(struct admin *a);
 /* Flight recorders of members on this host: see flight.c. */
 struct cvy_flight;
 struct admin_flight {
-	const struct cvy_flight *page;
+	struct cvy_flight *page; /* a copy */
 	bool alive; /* its process exists */
 };
 int admin_flight_find(const char *group, const char *directory, struct admin_flight *list, int max); /* by rank */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reads the flight recorders of members on this host (src/base/flight.h): those of living processes from /proc/PID/fd,
- * where they are memfds, and files in a directory. Pages are read while they are written, so an operation is shown only
- * if its number is the same before and after.
+ * where they are memfds, and files in a directory. A page is copied by reads, because one that is cut short would kill
+ * us if it were mapped. It is written meanwhile, so it is read twice, and what differs is left out. What others wrote may
+ * be anything: texts are cleaned, numbers are bounded where they count.
  */
 #include <ctype.h>
 #include <dirent.h>
@@ -10,61 +11,90 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "admin.h"
+#include "clean.h"
 #include "flight.h"
 
 #define SHOWN 12 /* operations in the table */
 
-static const struct cvy_flight *map(const char *path, const char *group)
+static bool read_page(int fd, struct cvy_flight *page)
 {
-	const struct cvy_flight *page;
-	struct stat st;
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	return pread(fd, page, sizeof(*page), 0) == (ssize_t)sizeof(*page) && page->magic == CVY_FLIGHT_MAGIC &&
+	       page->rank >= 0 && page->rank < COVEY_MAX_RANKS;
+}
 
-	if (fd < 0)
-		return NULL;
-	if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_size != (off_t)sizeof(*page)) {
-		close(fd);
+static void clean_text(char *text, size_t bytes)
+{
+	text[bytes - 1] = '\0';
+	cvy_clean(text);
+}
+
+static void clean_page(struct cvy_flight *page, const struct cvy_flight *again)
+{
+	clean_text(page->group, sizeof(page->group));
+	for (int kind = 0; kind < CVY_FLIGHT_KINDS; kind++)
+		clean_text(page->kind[kind], sizeof(page->kind[kind]));
+	for (int i = 0; i < CVY_FLIGHT_OPS; i++)
+		if (memcmp(&page->op[i], &again->op[i], sizeof(page->op[i])))
+			page->op[i].state = CVY_FLIGHT_NONE;
+	for (int i = 0; i < CVY_FLIGHT_EVENTS; i++) {
+		if (memcmp(&page->event[i], &again->event[i], sizeof(page->event[i])))
+			page->event[i].kind = 0;
+		clean_text(page->event[i].cause, sizeof(page->event[i].cause));
+	}
+	if (page->posted > INT64_MAX) /* none has so many: loops and JSON count up to it */
+		page->posted = 0;
+}
+
+/* The page in that file, if it is a member's of @group. Its process holds a lock on the file while it lives. */
+static struct cvy_flight *copy_page(int fd, const char *group, bool *alive)
+{
+	static struct cvy_flight again;
+	struct flock owner = { .l_type = F_WRLCK };
+	struct cvy_flight *page = NULL;
+	struct stat st;
+
+	if (!fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_size == (off_t)sizeof(*page))
+		page = aligned_alloc(_Alignof(struct cvy_flight), sizeof(*page));
+	if (!page || !read_page(fd, page) || !read_page(fd, &again) ||
+	    strncmp(page->group, group, sizeof(page->group)) != 0) {
+		free(page);
 		return NULL;
 	}
-	page = mmap(NULL, sizeof(*page), PROT_READ, MAP_SHARED, fd, 0);
+	clean_page(page, &again);
+	*alive = !fcntl(fd, F_GETLK, &owner) && owner.l_type != F_UNLCK;
+	return page;
+}
+
+/* @in: a directory, whose files are not followed elsewhere; of /proc/PID/fd all are links. */
+static int add(struct admin_flight *list, int count, int max, int in, const char *name, bool process, const char *group)
+{
+	int fd = openat(in, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | (process ? 0 : O_NOFOLLOW));
+	struct cvy_flight *page;
+	bool alive = process;
+
+	if (fd < 0)
+		return count;
+	page = copy_page(fd, group, &alive);
 	close(fd);
-	if (page == MAP_FAILED)
-		return NULL;
-	if (page->magic == CVY_FLIGHT_MAGIC && page->rank >= 0 && page->rank < COVEY_MAX_RANKS &&
-	    !strncmp(page->group, group, sizeof(page->group)))
-		return page;
-	munmap((void *)page, sizeof(*page));
-	return NULL;
-}
-
-static bool is_alive(const struct cvy_flight *page)
-{
-	return !kill(page->pid, 0) || errno == EPERM;
-}
-
-static int add(struct admin_flight *list, int count, int max, const struct cvy_flight *page, bool alive)
-{
 	if (page && count < max)
-		list[count++] = (struct admin_flight){ page, alive };
-	else if (page)
-		munmap((void *)page, sizeof(*page));
+		list[count++] = (struct admin_flight){ page, alive || process };
+	else
+		free(page);
 	return count;
 }
 
 /* The descriptors of one process that are recorders. */
 static int find_in_process(const char *pid, const char *group, struct admin_flight *list, int count, int max)
 {
-	char path[300], target[64];
+	char path[64], target[64];
 	struct dirent *entry;
 	ssize_t n;
 	DIR *d;
@@ -72,13 +102,12 @@ static int find_in_process(const char *pid, const char *group, struct admin_flig
 	snprintf(path, sizeof(path), "/proc/%.20s/fd", pid);
 	d = opendir(path);
 	while (d && (entry = readdir(d))) {
-		snprintf(path, sizeof(path), "/proc/%.20s/fd/%.20s", pid, entry->d_name);
-		n = readlink(path, target, sizeof(target) - 1);
+		n = readlinkat(dirfd(d), entry->d_name, target, sizeof(target) - 1);
 		if (n <= 0)
 			continue;
 		target[n] = '\0';
 		if (!strncmp(target, "/memfd:" CVY_FLIGHT_NAME, strlen("/memfd:" CVY_FLIGHT_NAME)))
-			count = add(list, count, max, map(path, group), true);
+			count = add(list, count, max, dirfd(d), entry->d_name, true, group);
 	}
 	if (d)
 		closedir(d);
@@ -105,14 +134,8 @@ int admin_flight_find(const char *group, const char *directory, struct admin_fli
 	if (d)
 		closedir(d);
 	d = directory ? opendir(directory) : NULL;
-	while (d && (entry = readdir(d))) {
-		const struct cvy_flight *page;
-		char path[600];
-
-		snprintf(path, sizeof(path), "%s/%s", directory, entry->d_name);
-		page = map(path, group);
-		count = add(list, count, max, page, page && is_alive(page));
-	}
+	while (d && (entry = readdir(d)))
+		count = add(list, count, max, dirfd(d), entry->d_name, false, group);
 	if (d)
 		closedir(d);
 	qsort(list, (size_t)count, sizeof(*list), by_rank);
@@ -122,7 +145,7 @@ int admin_flight_find(const char *group, const char *directory, struct admin_fli
 void admin_flight_drop(struct admin_flight *list, int count)
 {
 	for (int i = 0; i < count; i++)
-		munmap((void *)list[i].page, sizeof(*list[i].page));
+		free(list[i].page);
 }
 
 /* false: the operation is not recorded there */
@@ -130,12 +153,8 @@ static bool read_op(const struct cvy_flight *page, uint64_t seq, struct cvy_flig
 {
 	const struct cvy_flight_op *from = &page->op[seq % CVY_FLIGHT_OPS];
 
-	if (__atomic_load_n(&from->seq, __ATOMIC_ACQUIRE) != seq)
-		return false;
 	*op = *from;
-	op->state = __atomic_load_n(&from->state, __ATOMIC_ACQUIRE);
-	return __atomic_load_n(&from->seq, __ATOMIC_ACQUIRE) == seq && op->state != CVY_FLIGHT_NONE &&
-	       op->kind < CVY_FLIGHT_KINDS;
+	return op->seq == seq && op->state != CVY_FLIGHT_NONE && op->kind < CVY_FLIGHT_KINDS;
 }
 
 static const char *status_text(int status)
@@ -227,7 +246,7 @@ static void print_events(const struct cvy_flight *page)
 		[COVEY_EVENT_STORE_LOST] = "store lost",
 		[COVEY_EVENT_STORE_BACK] = "store back",
 	};
-	uint64_t last = __atomic_load_n(&page->events, __ATOMIC_ACQUIRE);
+	uint64_t last = page->events;
 
 	for (uint64_t n = last > 4 ? last - 4 : 0; n < last; n++) {
 		const struct cvy_flight_event *e = &page->event[n % CVY_FLIGHT_EVENTS];

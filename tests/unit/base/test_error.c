@@ -6,9 +6,36 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clean.h"
 #include "error.h"
 #include "event.h"
 #include "log.h"
+
+START_TEST(text_of_others_is_printed_clean)
+{
+	static const struct {
+		const char *from, *to;
+	} text[] = {
+		{ "", "" },
+		{ "a rank, 17 ~", "a rank, 17 ~" },
+		{ "\033[2Jx\r\n\t\177", "?[2Jx????" },
+		{ "j\303\266rg \342\202\254 \360\237\220\246", "j\303\266rg \342\202\254 \360\237\220\246" },
+		{ "\302\23331m \233", "??31m ?" },	      /* control characters above 0x7f */
+		{ "\300\201 \355\240\200 \377", "?? ??? ?" }, /* no UTF-8 */
+		{ "cut \342\202", "cut ??" },
+	};
+	struct covey_error_info info;
+	char copy[64];
+
+	for (size_t i = 0; i < sizeof(text) / sizeof(*text); i++) {
+		strcpy(copy, text[i].from);
+		ck_assert_str_eq(cvy_clean(copy), text[i].to);
+	}
+	cvy_fail(NULL, COVEY_ERR_STORE, -1, 0, "the store says: %s", "\033]0;x\a");
+	cvy_errbox_get(NULL, &info);
+	ck_assert_str_eq(info.cause, "the store says: ?]0;x?");
+}
+END_TEST
 
 START_TEST(strerror_knows_every_code)
 {
@@ -128,6 +155,7 @@ int main(void)
 	int failed;
 
 	suite_add_tcase(suite, tc);
+	tcase_add_test(tc, text_of_others_is_printed_clean);
 	tcase_add_test(tc, strerror_knows_every_code);
 	tcase_add_test(tc, box_keeps_the_last_failure);
 	tcase_add_test(tc, box_cuts_a_long_cause);

@@ -10,15 +10,19 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "metrics.h"
+#include "recorder.h"
 
 #define RANKS 3
 #define STEPS 20
@@ -319,6 +323,143 @@ START_TEST(flight_that_cannot_be_written_stops_nobody)
 }
 END_TEST
 
+/* A process with the number 1, as in a container, that keeps a record until @end is closed, and then closes it. */
+struct container {
+	pid_t pid;
+	int told, end; /* at the end of the process @told has an end of file */
+};
+
+static const char *no_name(unsigned kind)
+{
+	(void)kind;
+	return NULL;
+}
+
+static void contain(const struct cvy_config *config, int told, int end)
+{
+	pid_t pid = unshare(CLONE_NEWPID) ? -1 : fork();
+	struct cvy_recorder *r;
+	char ok;
+
+	if (pid) {
+		ok = write(told, &pid, sizeof(pid)) == sizeof(pid);
+		_exit(!ok);
+	}
+	if (read(end, &ok, 1) != 1) /* the number was told first */
+		_exit(1);
+	r = cvy_recorder_open(config, "host", no_name);
+	ok = r && cvy_recorder_page(r)->pid == 1;
+	if (write(told, &ok, 1) == 1 && !read(end, &ok, 1))
+		cvy_recorder_close(r);
+	_exit(0);
+}
+
+static struct container container_open(const struct cvy_config *config)
+{
+	int told[2], end[2];
+	struct container c;
+	char ok = 0;
+	pid_t pid;
+
+	ck_assert(!pipe2(told, O_CLOEXEC) && !pipe2(end, O_CLOEXEC));
+	pid = fork();
+	if (!pid) {
+		close(end[1]);
+		contain(config, told[1], end[0]);
+	}
+	close(told[1]);
+	close(end[0]);
+	ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+	ck_assert_int_eq(read(told[0], &c.pid, sizeof(c.pid)), sizeof(c.pid));
+	c.told = told[0];
+	c.end = end[1];
+	if (c.pid > 0)
+		ck_assert(write(c.end, "", 1) == 1 && read(c.told, &ok, 1) == 1 && ok);
+	return c;
+}
+
+static void container_close(struct container *c, int killed)
+{
+	char byte;
+
+	if (killed)
+		kill(c->pid, SIGKILL);
+	close(c->end);
+	ck_assert_int_eq(read(c->told, &byte, 1), 0);
+	close(c->told);
+}
+
+/* Files of the directory; all are removed if @clear. */
+static int count_files(int clear)
+{
+	struct dirent *entry;
+	DIR *d = opendir(dir);
+	char path[400];
+	int count = 0;
+
+	while ((entry = readdir(d))) {
+		snprintf(path, sizeof(path), "%s/%s", dir, entry->d_name);
+		count += entry->d_name[0] != '.';
+		if (clear && entry->d_name[0] != '.')
+			unlink(path);
+	}
+	closedir(d);
+	return count;
+}
+
+START_TEST(flight_of_containers_with_one_directory_is_of_each)
+{
+	const struct cvy_config config = { .flight = dir, .group = (char[]){ "g" } };
+	struct container one, two;
+
+	make_dir();
+	one = container_open(&config);
+	if (one.pid > 0) { /* root alone may make a namespace */
+		two = container_open(&config);
+		ck_assert_int_eq(count_files(0), 2);
+		container_close(&two, 0);
+		ck_assert_int_eq(count_files(0), 1);
+		container_close(&one, 1);
+		/* The container starts again: the record of the dead stays. */
+		one = container_open(&config);
+		ck_assert_int_eq(count_files(0), 2);
+		container_close(&one, 0);
+		ck_assert_int_eq(count_files(1), 1);
+	}
+	remove_dir();
+}
+END_TEST
+
+/* A file that has taken the place of ours is not ours. */
+START_TEST(flight_of_another_is_not_removed)
+{
+	const struct cvy_config config = { .flight = dir, .group = (char[]){ "g" } };
+	struct cvy_recorder *r;
+
+	make_dir();
+	r = cvy_recorder_open(&config, "host", no_name);
+	ck_assert_ptr_nonnull(r);
+	{
+		struct dirent *entry;
+		char path[400] = "", other[400];
+		DIR *d = opendir(dir);
+		int fd;
+
+		while ((entry = readdir(d)))
+			if (entry->d_name[0] != '.')
+				snprintf(path, sizeof(path), "%s/%s", dir, entry->d_name);
+		closedir(d);
+		snprintf(other, sizeof(other), "%s/other", dir);
+		fd = open(other, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+		ck_assert(fd >= 0 && !rename(other, path));
+		close(fd);
+	}
+	cvy_recorder_close(r);
+	ck_assert_int_eq(count_files(1), 1);
+	remove_dir();
+}
+END_TEST
+
 /* A metric that has this name; the first number of a beat is a time, without a name. */
 static int is_metric(const char *wanted)
 {
@@ -373,6 +514,8 @@ int main(void)
 	tcase_add_test(tests, metrics_are_served_at_a_port_for_each_rank);
 	tcase_add_test(tests, flight_is_found_in_the_process);
 	tcase_add_test(tests, flight_is_found_in_a_directory);
+	tcase_add_test(tests, flight_of_containers_with_one_directory_is_of_each);
+	tcase_add_test(tests, flight_of_another_is_not_removed);
 	tcase_add_test(tests, flight_that_cannot_be_written_stops_nobody);
 	tcase_add_test(tests, beat_tells_metrics_as_whole_numbers);
 	suite_add_tcase(suite, tests);

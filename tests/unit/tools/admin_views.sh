@@ -149,6 +149,23 @@ wait $group
 grep -q '^rank  *0x *$' "$where/seen" || wrong "events of the dead: $(cat "$where/seen")"
 [ "$(find "$where/flight" -name '*.flight' | wc -l)" = 1 ] || wrong "not one record is left of one dead"
 unset COVEY_FLIGHT
+# A link is not followed. A record may lie: a name that a terminal obeys (of all 16 kinds), and a number of operations that has no next.
+record=$(find "$where/flight" -name '*.flight')
+mkdir "$where/linked"
+ln -s "$record" "$where/linked/link.flight"
+"$admin" -g left events --looks 0 --flight "$where/linked" >"$where/seen" && wrong "events follows a link: $(cat "$where/seen")"
+at=224
+while [ $at -lt 480 ]; do
+	printf '\033[31mred\000' | dd of="$record" bs=1 seek=$at conv=notrunc 2>/dev/null
+	at=$((at + 16))
+done
+for form in --looks=0 --json; do
+	"$admin" -g left events $form --flight "$where/flight" >"$where/seen" || wrong "events of a record that lies: code $?"
+	grep -q '?\[31mred' "$where/seen" || wrong "events $form: no clean name: $(cat "$where/seen")"
+	grep -q "$(printf '\033')" "$where/seen" && wrong "events $form prints what a terminal obeys"
+done
+printf '\377\377\377\377\377\377\377\377' | dd of="$record" bs=1 seek=640 conv=notrunc 2>/dev/null
+timeout 20 "$admin" -g left events --looks 0 --flight "$where/flight" >"$where/seen" || wrong "events of a record without a last operation: code $?"
 
 "$admin" doctor >"$where/seen" || wrong "doctor: code $?: $(cat "$where/seen")"
 grep -q '^good  store  *answers' "$where/seen" || wrong "doctor does not speak of the store: $(cat "$where/seen")"
