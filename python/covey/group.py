@@ -63,19 +63,7 @@ def join(**settings: Any) -> "Group":
         Error: the join failed; the cause names what was wrong and the missing ranks
         KeyboardInterrupt: the join is given up
     """
-    config, handle = _config(settings), ctypes.c_void_p()
-    check(lib.covey_join_start(ctypes.byref(config), ctypes.byref(handle)))
-    try:
-        err = -3
-        while err:
-            until = time.monotonic_ns() + SLICE_NS
-            err = lib.covey_join_wait(handle, until)
-            if err and (err != -3 or time.monotonic_ns() < until):  # else the wait has timed out, and not the join
-                raise error_of(err, handle)
-    except BaseException:
-        lib.covey_close(handle)
-        raise
-    return Group(handle)
+    return Group(_config(settings))
 
 
 class Group:
@@ -85,25 +73,45 @@ class Group:
     joined with a device; their calls launch kernels on @stream and return at once.
 
     Every collective raises an exception of covey.errors when its outcome is an error. `*_start` forms return a Work.
+
+    Python hears a signal when a call has returned, and an exception may come there; a signal handler or a finalizer may
+    run there, and close the group. So what a call of C makes has its owner before, and what ends is taken from its
+    owner right before the call of C that ends it. Locks may be taken twice by one thread.
     """
 
-    def __init__(self, handle: ctypes.c_void_p):
-        self._handle: Optional[ctypes.c_void_p] = handle
+    def __init__(self, config: "_abi.covey_config"):
+        self._handle: Optional[ctypes.c_void_p] = ctypes.c_void_p()
+        self._ending: Optional[ctypes.c_void_p] = None  # the handle, from close() until no call has it
         self._pid = os.getpid()
-        self._lock = threading.Lock()  # of the handle's end, against calls that begin
+        self._lock = threading.RLock()  # of the handle's end, against works that begin
         self._idle = threading.Condition(self._lock)
-        self._inside = 0  # calls that are waiting in C, but for those of works
+        self._inside: dict = {}  # calls that have the handle: their threads; None: a close()
         self._works: set = set()  # those not decided
         self._started = 0  # works, in all
         self._eps: weakref.WeakSet = weakref.WeakSet()
+        self._lost: list = []  # handles of Eps that nobody has any more, with what they have sent
         self._orphans: list = []  # buffers that operations may still use
         self._room: Any = None  # of an admit() that timed out, which the next one continues
-        view = self.view()
+        try:
+            self._join(config)
+            view = self.view()
+        except BaseException:
+            self.close()
+            raise
         self.rank: int = view.rank
         self.size: int = view.size  # of the last admit(): blocks of a collective
         self.max_ranks: int = view.max_ranks
 
     # ---- life ----
+
+    def _join(self, config: "_abi.covey_config") -> None:
+        check(lib.covey_join_start(ctypes.byref(config), ctypes.byref(self._handle)))
+        err = -3
+        while err:
+            until = time.monotonic_ns() + SLICE_NS
+            err = self._direct(lambda handle: lib.covey_join_wait(handle, until))
+            if err and (err != -3 or time.monotonic_ns() < until):  # else the wait has timed out, and not the join
+                raise self._error(err)
 
     def __enter__(self) -> "Group":
         return self
@@ -116,7 +124,11 @@ class Group:
             self.close()
 
     def __del__(self):
-        self.close()
+        try:
+            self.close()
+        except BaseException:  # nobody comes here again
+            self.close()
+            raise
 
     def leave(self, timeout: Optional[float] = None) -> None:
         """Finishes what is queued, waits until no rank needs this one, and leaves the view.
@@ -124,54 +136,105 @@ class Group:
         Args:
             timeout: seconds; None: 10
         """
-        check(lib.covey_leave(self._handle, deadline_of(timeout) or 0), self._handle)
+        self._check(lambda handle: lib.covey_leave(handle, deadline_of(timeout) or 0))
 
     def abort(self) -> None:
-        """Ends every present and later call with AbortedError; from any thread."""
-        if self._handle:
-            lib.covey_abort(self._handle)
+        """Ends every present and later call with AbortedError; from any thread, and from a signal handler."""
+        self._direct(lambda handle: lib.covey_abort(handle) or 0)
 
     def close(self) -> None:
-        """Frees the handle; never waits. Peers see a death unless leave() came first."""
-        if not getattr(self, "_handle", None):
+        """Frees the handle; never waits for a peer. Peers see a death unless leave() came first.
+
+        From any thread, and from a signal handler: the call that it interrupts raises AbortedError or ClosedError.
+        """
+        if not (getattr(self, "_handle", None) or getattr(self, "_ending", None)):
             return
         if os.getpid() != self._pid:  # a child has none of the threads, and maybe a lock that one of them held
-            handle, self._handle = self._handle, None
+            handle, self._handle, self._ending = self._handle or self._ending, None, None
             lib.covey_close(handle)
             return
-        for ep in list(self._eps):
-            ep.close()
+        me = object()
+        try:
+            self._inside[me] = None
+            self._end_calls()
+        finally:
+            self._inside.pop(me, None)
+            self._free()
+
+    def _end_calls(self) -> None:
+        """No call gets the handle from here on, and those of other threads have returned."""
         with self._lock:
-            handle, self._handle = self._handle, None
-        if not handle:
-            return
-        if self._works or self._inside or self._orphans:
-            lib.covey_abort(handle)  # decides them, so their buffers are free
-        with self._lock:
-            self._idle.wait_for(lambda: not self._inside)
+            if self._handle:
+                self._ending, self._handle = self._handle, None
+            sent = self._orphans or self._lost or any(ep._sent for ep in list(self._eps))
+            if self._ending and (self._works or len(self._inside) > 1 or sent):
+                lib.covey_abort(self._ending)  # decides what is under way, so its buffers are free
+        mine = (None, threading.get_ident())  # this thread's own continue when the signal handler has returned
+        with self._idle:
+            while any(thread not in mine for thread in list(self._inside.values())):
+                self._idle.wait(SLICE_NS / 1e9)
         for work in list(self._works):
             work._end()
-        lib.covey_close(handle)
-        self._orphans.clear()
+            self._works.discard(work)
+
+    def _free(self) -> None:
+        """After close(), the last one who had the handle frees it."""
+        with self._lock:
+            self._idle.notify_all()
+            if not self._ending or self._inside or self._works:
+                return
+            for ep in list(self._eps):
+                ep._destroy()
+            for lost in self._lost:
+                ep, lost[0] = lost[0], None
+                lib.covey_ep_destroy(ep)
+            handle, self._ending = self._ending, None
+            lib.covey_close(handle)
+            self._orphans.clear()
+            self._lost.clear()
+
+    def _direct(self, call) -> int:
+        """call(handle) of C, with the handle kept until it has returned; CLOSED if there is none any more."""
+        try:
+            self._inside[call] = threading.get_ident()
+            handle = self._handle
+            return call(handle) if handle else -41
+        finally:
+            self._inside.pop(call, None)
+            if self._ending:
+                self._free()
+
+    def _check(self, call) -> None:
+        """_direct(), which raises what the call returns."""
+        err = self._direct(call)
+        if err:
+            raise self._error(err)
+
+    def _error(self, code: int, outcome: Optional[Outcome] = None) -> Error:
+        """The exception of @code, with what the handle knows of it."""
+        made: list = []
+        self._direct(lambda handle: made.append(error_of(code, handle, outcome)) or 0)
+        return made[0] if made else error_of(code, None, outcome)
 
     def view(self) -> View:
         """The last view that this rank has learned."""
         raw = _abi.covey_view()
-        check(lib.covey_view(self._handle, ctypes.byref(raw)), self._handle)
+        self._check(lambda handle: lib.covey_view(handle, ctypes.byref(raw)))
         return View(raw)
 
     def fileno(self) -> int:
         """A descriptor that is readable while an event waits: for select, poll, asyncio."""
-        return lib.covey_event_fd(self._handle)
+        return self._direct(lambda handle: lib.covey_event_fd(handle))
 
     def events(self) -> Iterator[Event]:
         """Takes the events that wait, oldest first; never waits for one."""
         raw = _abi.covey_event()
         while True:
-            err = lib.covey_event_next(self._handle, ctypes.byref(raw))
+            err = self._direct(lambda handle: lib.covey_event_next(handle, ctypes.byref(raw)))
             if err == -4:
                 return
-            check(err, self._handle)
+            if err:
+                raise self._error(err)
             yield Event(raw)
 
     # ---- growth and repair ----
@@ -185,37 +248,26 @@ class Group:
         Returns:
             the outcome; its `state` has the bytes of the lowest member. `size` and `ranks` hold until the next admit().
         """
-        return self._admit(state, lambda room, length, outcome: lib.covey_admit(self._handle, room, length, outcome))
+        return self._admit(state, lib.covey_admit)
 
     def admit_async(self, state: Optional[bytes] = None, stream: Any = None) -> Outcome:
         """admit() of a group with a device, which waits for no stream: launches before it run without the newcomers."""
         on = stream_of(stream, True)
-        return self._admit(state, lambda room, length, outcome: lib.covey_admit_async(self._handle, room, length, on,
-                                                                                      outcome))
+        return self._admit(state, lambda handle, room, length, outcome: lib.covey_admit_async(handle, room, length, on,
+                                                                                              outcome))
 
     def _admit(self, state: Optional[bytes], call) -> Outcome:
         given = bytes(state or b"")
         room = self._room or ctypes.create_string_buffer(given, max(len(given), 1))
         outcome = Outcome()
-        err = self._interruptible(lambda: call(room if given else None, len(given), ctypes.byref(outcome._raw)))
+        err = self._interruptible(lambda handle: call(handle, room if given else None, len(given),
+                                                      ctypes.byref(outcome._raw)))
         self._room = room if err == -3 else None
-        check(err, self._handle)
+        if err:
+            raise self._error(err)
         outcome.state = room.raw[: len(given)]
         self.size, self.rank = outcome.size, self.view().rank
         return outcome
-
-    def _direct(self, call) -> int:
-        """A call that waits in C: the handle stays until it has returned."""
-        with self._lock:
-            if not self._handle:
-                return -41
-            self._inside += 1
-        try:
-            return call()
-        finally:
-            with self._lock:
-                self._inside -= 1
-                self._idle.notify_all()
 
     def _interruptible(self, call) -> int:
         """Runs a call that cannot wait in slices. In the main thread Ctrl-C aborts the handle, which ends the call."""
@@ -237,22 +289,26 @@ class Group:
         return result[0] if result else -42
 
     def _request(self, name: str, *arguments) -> Work:
-        return self._begin(Work(self), lambda handle: getattr(lib, name)(self._handle, *arguments, handle))
+        function = getattr(lib, name)
+        return self._begin(Work(self), lambda group, work: function(group, *arguments, work))
 
     def _begin(self, work: Work, call) -> Work:
         """Starts it. It is among the group's works before, so that an exception in between loses nothing."""
         self._started += 1
         if self._started % 64 == 0:  # who waits for none of its works does not keep them for ever
             for other in list(self._works):
-                other.test()
+                if other.test():
+                    self._works.discard(other)
+        place = ctypes.byref(work._handle)
         with self._lock:
-            if not self._handle:
-                raise error_of(-41)
-            self._works.add(work)
-            err = call(ctypes.byref(work._handle))
-            if err:
-                self._works.discard(work)
-        check(err, self._handle)
+            try:
+                self._works.add(work)
+                err = self._direct(lambda handle: call(handle, place))
+            finally:
+                if not work._handle:
+                    self._works.discard(work)
+        if err:
+            raise self._error(err)
         return work
 
     def recover(self, ranks: Iterable[int]) -> Work:
@@ -274,19 +330,20 @@ class Group:
 
     def set_on_loss(self, on_loss: Union[OnLoss, str]) -> None:
         """"continue" (default): operations have fewer contributors after a death; "fail": they raise PeerError."""
-        check(lib.covey_set_on_loss(self._handle, _enum(on_loss, OnLoss)), self._handle)
+        value = _enum(on_loss, OnLoss)
+        self._check(lambda handle: lib.covey_set_on_loss(handle, value))
 
     def explain(self) -> str:
         """A table: which algorithm each operation takes at which size in the present view, and why."""
         text = ctypes.create_string_buffer(16384)
-        check(lib.covey_explain(self._handle, text, len(text)), self._handle)
+        self._check(lambda handle: lib.covey_explain(handle, text, len(text)))
         return text.value.decode()
 
     # ---- how operations are called ----
 
     def _start(self, name: str, arguments: tuple, kept: Any, value: Any) -> Work:
         function = getattr(lib, name + "_start")
-        return self._begin(Work(self, kept, value), lambda handle: function(*arguments, self._handle, None, handle))
+        return self._begin(Work(self, kept, value), lambda group, work: function(*arguments, group, None, work))
 
     def _run(self, name: str, arguments: tuple, kept: Any, on_device: bool, stream: Any) -> Outcome:
         """On a device: a launch. Within grouped(): a call whose outcome is filled in at the end. Else: a wait."""
@@ -297,9 +354,8 @@ class Group:
         outcome = Outcome()
         if getattr(_calls, "open", 0):
             _calls.kept.append((kept, outcome))
-        on = stream_of(stream, on_device)
-        check(self._direct(lambda: getattr(lib, name)(*arguments, self._handle, on, ctypes.byref(outcome._raw))),
-              self._handle)
+        on, function = stream_of(stream, on_device), getattr(lib, name)
+        self._check(lambda handle: function(*arguments, handle, on, ctypes.byref(outcome._raw)))
         return outcome
 
     def _pair(self, send: Any, recv: Any):
@@ -508,6 +564,18 @@ class Group:
         b = buffer(array, writable=True)
         return self._start("covey_recv", (b.address, b.count, b.dtype, peer, tag), b, array)
 
+    def _recv_known(self, known: dict, key: Any, array, peer: int, tag: int) -> None:
+        """recv_start(), with (array, work) in known[key] before it begins: a message that it takes is not lost."""
+        b = buffer(array, writable=True)
+        work = Work(self, b, array)
+        try:
+            known[key] = array, work
+            self._begin(work, lambda group, place: lib.covey_recv_start(b.address, b.count, b.dtype, peer, tag, group,
+                                                                        None, place))
+        finally:
+            if not work._handle and work._outcome is None:
+                known.pop(key, None)
+
     # ---- devices and registered memory ----
 
     def device_result(self) -> Outcome:
@@ -516,7 +584,7 @@ class Group:
         It raises nothing of the operation: look at its `status`.
         """
         outcome = Outcome()
-        check(lib.covey_device_result(self._handle, ctypes.byref(outcome._raw)), self._handle)
+        self._check(lambda handle: lib.covey_device_result(handle, ctypes.byref(outcome._raw)))
         return outcome
 
     def empty(self, shape, dtype="float32"):
@@ -528,13 +596,14 @@ class Group:
 
         count, at = int(np.prod(shape)), ctypes.c_void_p()
         size = np.dtype(dtype).itemsize
-        check(lib.covey_mem_alloc(self._handle, max(count * size, 1), ctypes.byref(at)), self._handle)
+        self._check(lambda handle: lib.covey_mem_alloc(handle, max(count * size, 1), ctypes.byref(at)))
         room = (ctypes.c_uint8 * (count * size)).from_address(at.value)
         return np.frombuffer(room, dtype=dtype).reshape(shape)
 
     def free(self, array) -> None:
         """Gives memory of empty() back; the array and its views are not to be used any more."""
-        check(lib.covey_mem_free(self._handle, buffer(array).address), self._handle)
+        address = buffer(array).address
+        self._check(lambda handle: lib.covey_mem_free(handle, address))
 
     # ---- arguments ----
 
@@ -579,25 +648,32 @@ def _counts_alike(s: Optional[Buffer], r: Optional[Buffer]) -> None:
 
 
 @contextmanager
-def grouped():
+def grouped(group: Optional[Group] = None):
     """Calls of this thread in the context are one step: they are posted at once, and waited for at its end.
 
     Outcomes of the calls are filled in at the end. Ctrl-C is heard after it.
+
+    Args:
+        group: an error has the cause that this group knows
     """
-    check(lib.covey_group_start())
     _calls.open = getattr(_calls, "open", 0) + 1
     if _calls.open == 1:
         _calls.kept = []
+    err = 0
     try:
+        err = lib.covey_group_start()
+        check(err)
         yield
     finally:
         try:
-            err = lib.covey_group_end()
+            if not err:
+                err = lib.covey_group_end()
         finally:
             _calls.open -= 1
             if not _calls.open:
                 _calls.kept = []
-    check(err)
+    if err:
+        raise group._error(err) if group else error_of(err)
 
 
 __all__ = ["Dtype", "Error", "Group", "OnLoss", "Redop", "grouped", "join"]

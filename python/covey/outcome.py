@@ -8,11 +8,11 @@ from typing import Any, FrozenSet, Optional
 
 from . import _abi
 from ._library import lib
-from .errors import check, error_of
+from .errors import check
 
 SLICE_NS = 100_000_000  # of a wait, so that Python can run its signal handlers in between
 _WORDS = _abi.COVEY_MAX_RANKS // 64
-_TIMEOUT, _AGAIN, _ABORTED = -3, -4, -42
+_TIMEOUT, _AGAIN, _CLOSED, _ABORTED = -3, -4, -41, -42
 
 
 def ranks_of(mask: "_abi.covey_mask") -> FrozenSet[int]:
@@ -154,16 +154,19 @@ class Work:
         self._group = group
         self._buffers = buffers
         self._outcome: Optional[Outcome] = None
-        self._lock = threading.Lock()  # held while C looks at the work, a slice at most
+        self._lock = threading.RLock()  # held while C looks at the work, a slice at most
+        self._looking = False  # a thread waits in C
         self.value = value  # of a collective: the array that is received into
 
     def _decided(self, err: int, raw: "_abi.covey_result") -> None:
-        """With the lock held."""
-        self._outcome = Outcome(raw)
-        self._outcome._raw.status = err
+        """With the lock held. A signal handler may have done it meanwhile."""
+        outcome, none = Outcome(raw), ctypes.c_void_p()
+        raw.status = err
+        if self._outcome is None:
+            handle, self._handle, self._outcome = self._handle, none, outcome
+            lib.covey_work_free(handle)
         self._buffers = None
         self._group._works.discard(self)
-        lib.covey_work_free(self._handle)
 
     def _end(self) -> None:
         """The group ends: what is not decided now is aborted."""
@@ -175,27 +178,38 @@ class Work:
 
     def test(self) -> bool:
         """Is it decided? Never waits, and raises nothing of the operation."""
-        if self._outcome is None and self._lock.acquire(blocking=False):
-            try:
+        if self._outcome is None and not self._looking:
+            with self._lock:
                 raw = _abi.covey_result()
-                err = lib.covey_work_test(self._handle, ctypes.byref(raw)) if self._outcome is None else _AGAIN
+                pointer = ctypes.byref(raw)
+                err = lib.covey_work_test(self._handle, pointer) if self._outcome is None else _AGAIN
                 if err != _AGAIN:
                     self._decided(err or raw.status, raw)
-            finally:
-                self._lock.release()
         return self._outcome is not None
 
     def _look(self, until: int) -> int:
         """Waits until then; 0 if it is decided."""
+        raw = _abi.covey_result()
+        pointer = ctypes.byref(raw)
         with self._lock:
-            if self._outcome is not None:
-                return 0
-            raw = _abi.covey_result()
-            err = lib.covey_work_wait(self._handle, until, ctypes.byref(raw))
-            if err == _TIMEOUT and raw.status != _TIMEOUT:
-                return err
-            self._decided(err, raw)
-            return 0
+            try:
+                self._looking = True
+                if self._outcome is None:
+                    err = self._group._direct(lambda _: lib.covey_work_wait(self._handle, until, pointer))
+                    if err == _CLOSED:
+                        with self._group._lock:  # close() aborts what is under way
+                            self._end()
+                    elif err == _TIMEOUT and raw.status != _TIMEOUT and self._outcome is None:
+                        return err
+                    else:
+                        self._decided(err, raw)
+            finally:
+                self._looking = False
+        return 0
+
+    def _await(self, timeout: Optional[float] = None) -> bool:
+        """Is it decided, after @timeout seconds at the latest?"""
+        return not wait_in_slices(self._look, deadline_of(timeout))
 
     def wait(self, timeout: Optional[float] = None) -> Outcome:
         """Waits for the outcome.
@@ -205,12 +219,12 @@ class Work:
             the exception of the outcome's status
             KeyboardInterrupt: the wait ends, the operation continues
         """
-        if wait_in_slices(self._look, deadline_of(timeout)):
-            raise error_of(_TIMEOUT, self._group._handle)
+        if not self._await(timeout):
+            raise self._group._error(_TIMEOUT)
         outcome = self._outcome
         assert outcome is not None  # the wait has ended with 0
         if outcome.status:
-            raise error_of(outcome.status, self._group._handle, outcome)
+            raise self._group._error(outcome.status, outcome)
         return outcome
 
     def progress(self) -> str:
@@ -219,5 +233,5 @@ class Work:
             if self._outcome is not None:
                 return "decided"
             text = ctypes.create_string_buffer(256)
-            check(lib.covey_work_progress(self._handle, text, len(text)), self._group._handle)
+            check(lib.covey_work_progress(self._handle, text, len(text)))
             return text.value.decode(errors="replace")

@@ -12,7 +12,7 @@ import torch
 
 from .. import _abi
 from .._library import lib
-from ..errors import check
+from ..errors import Error
 from ..outcome import Outcome
 from ._event import EventHandle
 from ._members import COMPACT, E4M3, FLOAT16, Members, Shape
@@ -117,15 +117,23 @@ def _ids(ids: torch.Tensor) -> dict:
 
 
 class Exchange:
-    """One call that was sent and not received yet. Calling it receives; once is enough."""
+    """One call that was sent and not received yet. Calling it receives; once is enough, if no signal interrupts it."""
 
-    def __init__(self, receive: Callable[[], None]):
+    def __init__(self, receive: Callable[[], None], after: Optional[Callable[[], None]]):
         self._receive: Optional[Callable[[], None]] = receive
+        self._after = after
 
     def __call__(self) -> None:
-        receive, self._receive = self._receive, None
-        if receive:
-            receive()
+        try:
+            if self._receive:
+                self._receive()
+        except Exception:
+            self._receive = self._after = None
+            raise
+        self._receive = None
+        after, self._after = self._after, None
+        if after:
+            after()
 
 
 class Calls(Members):
@@ -143,15 +151,16 @@ class Calls(Members):
         super().admit(awaited)
 
     def close(self, leaves: bool) -> None:
-        if leaves and self.group is not None:
+        if leaves and self.group is not None and not self.group._inside:
             self.finish()
         super().close(leaves)
 
     def finish(self) -> None:
         """Receives what a caller has not: the operations of a group follow each other."""
-        exchange, self._under_way = self._under_way, None
+        exchange = self._under_way
         if exchange:
             exchange()
+        self._under_way = None
 
     def dispatch(self, shape: Shape, x: torch.Tensor, ids: torch.Tensor, *, weights: Optional[torch.Tensor] = None,
                  x_scales: Optional[torch.Tensor] = None, waited: Optional[torch.Tensor] = None,
@@ -213,20 +222,27 @@ class Calls(Members):
         self.finish()
         if device.type == "cuda":
             return self._launch(name, ep, args, kept, after, device, hook, event, previous)
-        ep._send(getattr(lib, name + "_send"), getattr(lib, name + "_recv"), args, kept)
-        receive = Exchange(lambda: self._received(ep, after))
+        self._send(name, ep, args, kept, None, Exchange(lambda: self._received(ep), after))
         if hook:
-            self._under_way = receive
-            return None, receive
-        receive()
+            return None, self._under_way
+        self.finish()
         return (EventHandle() if event else None), None
 
-    def _received(self, ep: Any, after: Optional[Callable]) -> None:
+    def _send(self, name: str, ep: Any, args: Any, kept: Any, on: Optional[int], exchange: Exchange) -> None:
+        self._under_way = exchange
+        try:
+            ep._send(getattr(lib, name + "_send"), getattr(lib, name + "_recv"), args, kept, on)
+        except Error:
+            self._under_way = None
+            raise
+
+    def _received(self, ep: Any) -> None:
         outcome = Outcome()
-        check(ep._receive(outcome), self.live._handle)
-        self.took_part(outcome.ranks)
-        if after:
-            after()
+        err = ep._receive(outcome)
+        if err:
+            raise self.live._error(err)
+        if outcome.seq:
+            self.took_part(outcome.ranks)
 
     def barrier(self, device: Optional[torch.device] = None) -> None:
         """Of all members. @device: on its current stream, else the host waits."""
@@ -246,30 +262,30 @@ class Calls(Members):
         on = stream.cuda_stream or _abi.COVEY_STREAM_DEFAULT
         self._launched = True
         if hook:
-            check(getattr(lib, name + "_send")(ep._live(), ctypes.byref(args), on), self.live._handle)
-            receive = self._under_way = Exchange(lambda: self._launch_receive(name, ep, stream, after, kept))
-            return None, receive
-        check(getattr(lib, name)(ep._live(), ctypes.byref(args), on, ctypes.byref(self._result)), self.live._handle)
+            self._send(name, ep, args, kept, on, Exchange(lambda: self._launch_receive(ep, stream, after, kept), None))
+            return None, self._under_way
+        call, rest = getattr(lib, name), (ctypes.byref(args), on, ctypes.byref(self._result))
+        self.live._check(lambda _: call(ep._live(), *rest))
         if after:
             with torch.cuda.stream(stream):
                 after()
         if not event:
             return None, None
-        if not _captures(stream):
-            _record(kept, stream)
+        _record(kept, stream)
         return EventHandle(stream), None
 
-    def _launch_receive(self, name: str, ep: Any, stream: Any, after: Optional[Callable], kept: Any) -> None:
+    def _launch_receive(self, ep: Any, stream: Any, after: Optional[Callable], kept: Any) -> None:
         """On the stream of the send; the current one waits for it."""
-        check(getattr(lib, name + "_recv")(ep._live(), 0, ctypes.byref(self._result)), self.live._handle)
+        err = ep._receive(Outcome(self._result))
+        if err:
+            raise self.live._error(err)
         with torch.cuda.stream(stream):
             if after:
                 after()
         current = torch.cuda.current_stream(stream.device)
         if current != stream:
             current.wait_stream(stream)
-            if not _captures(stream):
-                _record(kept, stream)
+            _record(kept, stream)
 
     def own_stream(self, device: Optional[torch.device] = None) -> Any:
         if self._own_stream is None:

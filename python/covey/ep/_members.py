@@ -17,7 +17,6 @@ import torch
 from .. import _abi
 from .._library import lib
 from ..errors import TimeoutError as CoveyTimeout
-from ..errors import check
 from ..group import Group, join
 from ._meeting import Meeting
 from ._pair import Ep
@@ -91,14 +90,16 @@ class Members:
         return self.live.size
 
     def close(self, leaves: bool) -> None:
-        group, self.group = self.group, None
+        """Leaves, unless a call is under way, which a signal handler has interrupted: others see a death then."""
+        group = self.group
         if group is None:
             return
         try:
-            if leaves:
+            if leaves and not group._inside:
                 group.leave()
         finally:
             group.close()
+            self.group = None
 
     # ---- handles ----
 
@@ -246,7 +247,7 @@ class Members:
             from ..torch._launch import _DeviceWords
 
             at = ctypes.c_void_p()
-            check(lib.covey_device_outcome_at(self.live._handle, ctypes.byref(at)), self.live._handle)
+            self.live._check(lambda handle: lib.covey_device_outcome_at(handle, ctypes.byref(at)))
             self._words = torch.as_tensor(_DeviceWords(at.value), device=flat.device)
         words = self._words
         ranks = torch.arange(len(flat), device=flat.device).clamp_(max=255)

@@ -11,11 +11,11 @@ from .. import _abi
 from .._abi import Dtype, EpArrived, EpBackAs, EpCombineAs, EpPreset, EpRowsAs, EpTokensAs
 from .._library import lib
 from ..buffers import buffer, stream_of
-from ..errors import check
 from ..group import Group, _enum
 from ..outcome import Outcome, wait_in_slices
 
 
+_INVAL = -1
 ARRIVED = _abi.COVEY_EP_ARRIVED  # a word of `arrived`, when what it stands for can be read
 
 
@@ -75,12 +75,10 @@ class Ep:
         self.rows_as, self.dtype, self.places = EpRowsAs(_enum(rows, EpRowsAs)), _element(dtype), places
         config = _config(max_tokens, hidden, top_k, experts, self.preset, self.rows_as, combine, owners, lanes,
                          self.dtype, combine_rows, places)
-        handle = ctypes.c_void_p()
-        self._handle: Optional[ctypes.c_void_p] = None
+        self._handle: Optional[ctypes.c_void_p] = ctypes.c_void_p()
         self._sent: Any = None  # the function that receives what was sent, and its buffers
-        check(lib.covey_ep_create(group._handle, ctypes.byref(config), ctypes.byref(handle)), group._handle)
-        self._handle = handle
         group._eps.add(self)
+        group._check(lambda g: lib.covey_ep_create(g, ctypes.byref(config), ctypes.byref(self._handle)))
 
     @staticmethod
     def sizes(group: Group, *, max_tokens: int, hidden: int, top_k: int, experts: int,
@@ -98,25 +96,40 @@ class Ep:
         config = _config(max_tokens, hidden, top_k, experts, preset, rows, "expert", owners, 0, Dtype.BFLOAT16,
                          combine_rows, places)
         sizes = _abi.covey_ep_sizes(size=ctypes.sizeof(_abi.covey_ep_sizes))
-        check(lib.covey_ep_sizes(group._handle, ctypes.byref(config), ranks, ctypes.byref(sizes)), group._handle)
+        group._check(lambda g: lib.covey_ep_sizes(g, ctypes.byref(config), ranks, ctypes.byref(sizes)))
         return {name: getattr(sizes, name) for name, *_ in sizes._fields_ if name != "size"}
 
     def remap(self, owners: Optional[Sequence] = None) -> None:
         """Lays out for new owners and the group's present size; on all ranks, after admit()."""
-        check(lib.covey_ep_remap(self._live(), _owners(owners, self.experts, self.places)), self.group._handle)
+        given = _owners(owners, self.experts, self.places)
+        self.group._check(lambda _: lib.covey_ep_remap(self._live(), given))
 
     def close(self) -> None:
         """Gives the space back; all ranks do so in the same order."""
+        self.group._direct(lambda _: self._destroy() or 0)
+
+    def _destroy(self) -> None:
+        if self._sent:  # the operation continues, with these buffers
+            self.group._orphans.append(self._sent)
         handle, self._handle = self._handle, None
-        if handle and self.group._handle:
-            if self._sent:  # the operation continues, with these buffers
-                self.group._orphans.append(self._sent)
-            lib.covey_ep_destroy(handle)
+        lib.covey_ep_destroy(handle)
+
+    def __del__(self):
+        """Without close(): the group frees it at its end, since ranks free theirs in one order."""
+        if getattr(self, "_handle", None):
+            self.group._lost.append([self._handle, self._sent])
 
     def _live(self) -> ctypes.c_void_p:
-        if not self._handle or not self.group._handle:
+        if not self._handle:
             raise ValueError("this Ep is closed")
         return self._handle
+
+    def _ask(self, function) -> int:
+        """A number of the handle."""
+        answer = self.group._direct(lambda _: function(self._live()))
+        if answer == -41:
+            raise ValueError("this Ep is closed")
+        return answer
 
     def __enter__(self) -> "Ep":
         return self
@@ -127,17 +140,17 @@ class Ep:
     @property
     def local_experts(self) -> int:
         """El: the experts that this rank owns."""
-        return lib.covey_ep_local_experts(self._live())
+        return self._ask(lib.covey_ep_local_experts)
 
     @property
     def rows(self) -> int:
         """R * T: the rows kept for each local expert; COMPACT: of this rank; WIN, MESH: R * T * min(K, El) for all."""
-        return lib.covey_ep_rows(self._live())
+        return self._ask(lib.covey_ep_rows)
 
     @property
     def route_bytes(self) -> int:
         """Bytes of `route` on a device."""
-        return lib.covey_ep_route_bytes(self._live())
+        return self._ask(lib.covey_ep_route_bytes)
 
     @property
     def arrived_words(self) -> int:
@@ -232,8 +245,8 @@ class Ep:
         args.expert_tokens_as = _enum(expert_tokens_as, EpTokensAs)
         outcome = Outcome()
         if on_device:
-            check(lib.covey_dispatch(self._live(), ctypes.byref(args), stream_of(stream, True),
-                                     ctypes.byref(outcome._raw)), self.group._handle)
+            rest = ctypes.byref(args), stream_of(stream, True), ctypes.byref(outcome._raw)
+            self.group._check(lambda _: lib.covey_dispatch(self._live(), *rest))
         else:
             self._exchange(lib.covey_dispatch_send, lib.covey_dispatch_recv, args, outcome, kept)
         return Routed(outcome, arrays, token_mask)
@@ -266,24 +279,35 @@ class Ep:
     def _exchange(self, send, receive, args, outcome: Outcome, kept: dict) -> None:
         """Sends and receives, on host memory."""
         self._send(send, receive, args, kept)
-        check(self._receive(outcome), self.group._handle)
+        err = self._receive(outcome)
+        if err:
+            raise self.group._error(err)
 
-    def _send(self, send, receive, args, kept: Any) -> None:
-        """Sends on host memory; _receive() follows. An exchange that Ctrl-C left is received first."""
+    def _send(self, send, receive, args, kept: Any, on: Optional[int] = None) -> None:
+        """Sends, on host memory or on the stream @on; _receive() follows. What Ctrl-C left is received first."""
         if self._sent:
             self._receive(Outcome())
-        self._sent = (receive, kept)
-        err = self.group._direct(lambda: send(self._live(), ctypes.byref(args), None))
+        sent, pointer = (receive, kept), ctypes.byref(args)
+
+        def begin(_) -> int:
+            handle = self._live()
+            self._sent = sent
+            return send(handle, pointer, on)
+
+        err = self.group._direct(begin)
         if err:
             self._sent = None
-        check(err, self.group._handle)
+            raise self.group._error(err)
 
     def _receive(self, outcome: Outcome) -> int:
-        """Waits in slices; the buffers stay alive for as long as the operation may use them."""
+        """Waits in slices; the buffers stay alive for as long as the operation may use them. 0 if nothing was sent,
+        or Ctrl-C came when it had been received."""
+        if not self._sent:
+            return 0
         receive, pointer = self._sent[0], ctypes.byref(outcome._raw)
-        err = wait_in_slices(lambda until: self.group._direct(lambda: receive(self._live(), until, pointer)), None)
+        err = wait_in_slices(lambda until: self.group._direct(lambda _: receive(self._live(), until, pointer)), None)
         self._sent = None
-        return err
+        return 0 if err == _INVAL else err
 
     def _shapes(self, n: int) -> dict:
         """The least elements of each argument, for @n tokens."""
@@ -358,8 +382,8 @@ class Ep:
         self._mask(args, kept)
         outcome = Outcome()
         if kept["y"].on_device:
-            check(lib.covey_combine(self._live(), ctypes.byref(args), stream_of(stream, True),
-                                    ctypes.byref(outcome._raw)), self.group._handle)
+            rest = ctypes.byref(args), stream_of(stream, True), ctypes.byref(outcome._raw)
+            self.group._check(lambda _: lib.covey_combine(self._live(), *rest))
         else:
             self._exchange(lib.covey_combine_send, lib.covey_combine_recv, args, outcome, kept)
         return out, outcome

@@ -22,30 +22,22 @@ class AnySource:
 
     def __init__(self, group: Any):
         self._group = group  # the process group
-        self._waiting: Dict[Tuple[int, int], Tuple[torch.Tensor, Any]] = {}  # by peer and tag: memory, covey.Work
-
-    def take(self, peer: int, tag: int) -> Optional[Tuple[torch.Tensor, Any]]:
-        """The receive from @peer that is under way; it is the caller's from here on."""
-        return self._waiting.pop((peer, tag), None)
+        self.waiting: Dict[Tuple[int, int], Tuple[torch.Tensor, Any]] = {}  # by peer and tag: memory, covey.Work
 
     def epoch(self) -> int:
         return self._group.covey.view().epoch
 
     def has(self, peer: int, tag: int) -> bool:
-        return (peer, tag) in self._waiting
-
-    def give_back(self, peer: int, tag: int, receive: Tuple[torch.Tensor, Any]) -> None:
-        self._waiting[peer, tag] = receive
+        return (peer, tag) in self.waiting
 
     def begin(self, count: int, tag: int) -> List[int]:
         """Starts what is not under way: a receive of @count bytes from each peer. Returns the peers."""
         group = self._group.covey
         peers = sorted(group.view().members - {group.rank})
         for peer in peers:
-            known = self._waiting.get((peer, tag))
+            known = self.waiting.get((peer, tag))
             if known is None:
-                room = torch.empty(count, dtype=torch.uint8)
-                self._waiting[peer, tag] = room, group.recv_start(room, peer, tag)
+                group._recv_known(self.waiting, (peer, tag), torch.empty(count, dtype=torch.uint8), peer, tag)
             elif known[0].numel() < count:
                 raise ValueError(f"a receive of {known[0].numel()} bytes from any source is under way, with tag {tag}: "
                                  f"another of {count} must have another tag")
@@ -59,30 +51,43 @@ class AnySourceWork(Work):
         super().__init__()
         self._pool, self._tensor, self._peers, self._tag, self._timeout = pool, tensor, peers, tag, timeout
         self._source: Optional[int] = None
+        self._mine: Any = None  # a message that has come, with its peer, until it is in @tensor
 
     def _look(self) -> bool:
         """Has a message come? Raises PeerError when none can come any more."""
-        if self._source is not None:
-            return True
+        if self._source is None and self._mine is None:
+            self._claim()
+        if self._mine:
+            self._deliver()
+        return self._source is not None
+
+    def _claim(self) -> None:
+        """Takes the first message that has come: two works may want it, and a signal may come at any call."""
+        waiting, tag = self._pool.waiting, self._tag
         for peer in list(self._peers):
-            receive = self._pool.take(peer, self._tag)
-            if receive is None:
-                continue
-            if not receive[1].test():
-                self._pool.give_back(peer, self._tag, receive)
+            receive = waiting.get((peer, tag))
+            if receive is None or not receive[1].test():
                 continue
             try:
-                outcome = receive[1].wait()
-            except PeerError:
-                self._peers.remove(peer)
-                if not self._peers:
-                    raise
-                continue
-            size = min(outcome.bytes, self._tensor.numel() * self._tensor.element_size())
-            self._tensor.view(-1).view(torch.uint8)[:size].copy_(receive[0][:size])
-            self._source = peer
-            return True
-        return False
+                del waiting[peer, tag]
+                self._mine = peer, receive
+                return
+            except KeyError:
+                pass
+
+    def _deliver(self) -> None:
+        peer, (room, work) = self._mine
+        try:
+            outcome = work.wait()
+        except PeerError:
+            self._mine = None
+            self._peers.remove(peer)
+            if not self._peers:
+                raise
+            return
+        size = min(outcome.bytes, self._tensor.numel() * self._tensor.element_size())
+        self._tensor.view(-1).view(torch.uint8)[:size].copy_(room[:size])
+        self._source, self._mine = peer, None
 
     def wait(self, timeout=None) -> bool:
         seconds = timeout.total_seconds() if timeout is not None and timeout.total_seconds() > 0 else self._timeout

@@ -16,8 +16,8 @@ from torch.distributed import ProcessGroup as _Base
 
 from .. import _abi
 from .._library import lib
-from ..errors import PeerError, error_of
-from ..errors import check as check_code
+from ..errors import Error, PeerError
+from ..group import grouped
 from ..outcome import SLICE_NS, Outcome, Work
 from ._anysource import AnySource
 from ._errors import errors_of_torch, translated
@@ -122,7 +122,7 @@ class Launcher(_Base):
                     after(None)
         else:
             self._launch(calls, stream)
-        if overlaps and not capturing:
+        if overlaps:
             for tensor in (*results, *(kept if isinstance(kept, (list, tuple)) else [kept])):
                 if tensor is not None:
                     tensor.record_stream(stream)
@@ -131,11 +131,11 @@ class Launcher(_Base):
         return self._batched(DeviceWork(self, stream, results, self._launched, overlaps, kept))
 
     def _launch(self, calls: Sequence[tuple], stream: Any) -> None:
-        on = stream.cuda_stream or _abi.COVEY_STREAM_DEFAULT
+        on, result = stream.cuda_stream or _abi.COVEY_STREAM_DEFAULT, ctypes.byref(self._result)
         with errors_of_torch():
             for name, arguments in calls:
-                check_code(getattr(lib, name)(*arguments, self.covey._handle, on, ctypes.byref(self._result)),
-                           self.covey._handle)
+                call = getattr(lib, name)
+                self.covey._check(lambda group, call=call, rest=arguments: call(*rest, group, on, result))
         self._launched += len(calls)
 
     def _stream_for(self, device: torch.device, overlaps: bool, capturing: bool) -> Any:
@@ -170,7 +170,7 @@ class Launcher(_Base):
     def _outcome_words(self) -> torch.Tensor:
         """The last outcome, where the device keeps it: struct covey_device_outcome as ten numbers of 64 bits."""
         at = ctypes.c_void_p()
-        check_code(lib.covey_device_outcome_at(self.covey._handle, ctypes.byref(at)), self.covey._handle)
+        self.covey._check(lambda group: lib.covey_device_outcome_at(group, ctypes.byref(at)))
         return torch.as_tensor(_DeviceWords(at.value), device=self._cuda)
 
     def check(self) -> Any:
@@ -193,7 +193,7 @@ class Launcher(_Base):
         with errors_of_torch():
             outcome = self.covey.device_result()
             if outcome.status:
-                raise error_of(outcome.status, self.covey._handle, outcome)
+                raise self.covey._error(outcome.status, outcome)
         if self.options_of_covey.on_loss == "fail":
             self._miss(self._admitted_ranks - outcome.ranks, outcome.epoch, outcome.seq)
         return outcome
@@ -218,43 +218,16 @@ class Launcher(_Base):
             return None
         if out.is_cuda:
             return self._quick_on_device(call, arguments, out)
-        group, handle, raw = self.covey, ctypes.c_void_p(), _abi.covey_result()
-        with group._lock:
-            code = -41 if not group._handle else start(*arguments, group._handle, None, ctypes.byref(handle))
-            group._inside += 1
-        rest, freed = None, False
-        try:
-            if not code:
-                code = lib.covey_work_wait(handle, time.monotonic_ns() + SLICE_NS, ctypes.byref(raw))
-                if code == _TIMEOUT and raw.status != _TIMEOUT:  # a slice has passed: it is waited for as any other
-                    rest = self._adopt(handle, out)
-                else:
-                    freed = True
-                    lib.covey_work_free(handle)
-        except BaseException:
-            if not freed:
-                self._adopt(handle, out)
-            raise
-        finally:
-            with group._lock:
-                group._inside -= 1
-                if not group._handle:  # close() waits for it
-                    group._idle.notify_all()
-        if rest:
-            return HostWork([rest], [out], None, _timeout_of(opts) or self._timeout_s, self)
-        outcome = Outcome(raw)
-        if code:
-            self._error = translated(error_of(code, group._handle, outcome if raw.seq else None))
-            raise self._error
-        return DoneWork(out, outcome)
-
-    def _adopt(self, handle: Any, out: torch.Tensor) -> Any:
-        """A work of C that has begun, as one of the group."""
         work = Work(self.covey, out, out)
-        work._handle = handle
-        with self.covey._lock:
-            self.covey._works.add(work)
-        return work
+        with errors_of_torch():
+            self.covey._begin(work, lambda group, place: start(*arguments, group, None, place))
+            if work._look(time.monotonic_ns() + SLICE_NS):  # a slice has passed: it is waited for as any other
+                return HostWork([work], [out], None, _timeout_of(opts) or self._timeout_s, self)
+            try:
+                return DoneWork(out, work.wait())
+            except Error as error:
+                self._error = translated(error)
+                raise self._error from None
 
     def _quick_on_device(self, call: Any, arguments: tuple, out: torch.Tensor) -> Any:
         """On the stream of the last operation, without a look at outcomes."""
@@ -265,9 +238,10 @@ class Launcher(_Base):
             if (self._collectives + 1) % self.options_of_covey.check_every == 0:
                 return None
             self._collectives += 1
-        code = call(*arguments, self.covey._handle, on or _abi.COVEY_STREAM_DEFAULT, ctypes.byref(self._result))
+        rest = on or _abi.COVEY_STREAM_DEFAULT, ctypes.byref(self._result)
+        code = self.covey._direct(lambda group: call(*arguments, group, *rest))
         if code:
-            raise translated(error_of(code, self.covey._handle))
+            raise translated(self.covey._error(code))
         self._launched += 1
         return DeviceWork(self, self._last, [out], self._launched, False)
 
@@ -283,13 +257,9 @@ class Launcher(_Base):
             stream.wait_stream(asked_on)
         try:
             with errors_of_torch():
-                check_code(lib.covey_group_start())
-                try:
+                with grouped(self.covey):
                     self._launch([m[:2] for m in messages], stream)
-                finally:
-                    code = lib.covey_group_end()
-                check_code(code, self.covey._handle)
-        except Exception as error:
+        except BaseException as error:
             for _, _, work, _ in messages:
                 work.error = error
             raise

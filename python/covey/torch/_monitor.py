@@ -6,6 +6,7 @@ from typing import Any, Optional
 
 import torch
 
+from ..errors import Error
 from ..errors import TimeoutError as CoveyTimeout
 from ._errors import errors_of_torch
 
@@ -18,7 +19,7 @@ class Monitor:
     def __init__(self, group: Any):
         self._group = group  # the process group
         self._round = 0  # number of the present one, alike on all ranks
-        self._awaited: dict = {}  # receives that have timed out, by peer: the next barrier continues them
+        self._awaited: dict = {}  # receives under way, by peer: what has timed out the next barrier continues
 
     def begin_again(self, epoch: int) -> None:
         """After a safe point: a number above those before, and the same on newcomers."""
@@ -52,14 +53,17 @@ class Monitor:
     def _came(self, peer: int, until: Optional[float]) -> bool:
         """Has @peer come to this barrier? What it said at one before, that timed out here, does not count."""
         while True:
-            room, work = self._awaited.pop(peer, (None, None))
-            if work is None:
+            if peer not in self._awaited:
                 room = torch.zeros(1, dtype=torch.int64)
-                work = self._group.covey.recv_start(room, peer, _TAG)
+                self._group.covey._recv_known(self._awaited, peer, room, peer, _TAG)
+            room, work = self._awaited[peer]
             try:
                 work.wait(None if until is None else max(0.0, until - time.monotonic()))
             except TimeoutError:
-                self._awaited[peer] = room, work
                 return False
+            except Error:
+                del self._awaited[peer]
+                raise
+            del self._awaited[peer]
             if int(room[0]) >= self._round:
                 return True

@@ -164,10 +164,14 @@ class ProcessGroup(Launcher):
     close = shutdown
 
     def _depart(self, seconds: float) -> None:
-        """Leaves and closes the group. Who only closes it may take along what others still lack."""
+        """Leaves and closes the group. Who only closes it may take along what others still lack.
+
+        A call that is under way here, where a signal handler comes to this, would wait for itself: it ends, as by a death.
+        """
         try:
-            self._flush()
-            self.covey.leave(seconds)
+            if not self.covey._inside:
+                self._flush()
+                self.covey.leave(seconds)
         except Exception:  # it is closed all the same: the others see a death
             pass
         self.covey.close()
