@@ -63,7 +63,7 @@ class Launcher(_Base):
         self._admitted_epoch = 1 if founds else None  # that of the founders' view, whatever has become of it since
         self._admitted_ranks: frozenset = frozenset(range(group.size)) if founds else frozenset()
         self._error: Optional[BaseException] = None  # of the last operation on the host that failed, until admit()
-        self._finisher = Finisher()
+        self._finisher = Finisher(group)
         self._monitor, self._anysource = Monitor(self), AnySource(self)
         self._launched = self._collectives = 0  # operations on the device; those that all ranks launch
         self._last: Any = None  # the stream of the last one

@@ -175,6 +175,7 @@ class ProcessGroup(Launcher):
         except Exception:  # it is closed all the same: the others see a death
             pass
         self.covey.close()
+        self._finisher.end(seconds)
 
     # ---- reductions ----
 

@@ -1,34 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
 """Works of the process group: those on host memory are decided with their operations, those on devices are launched."""
 
+import atexit
 import queue
 import threading
+import weakref
 from typing import Any, Callable, FrozenSet, List, Optional
 
 import torch
 from torch.distributed import Work
 
-from ..outcome import Outcome
+from ..errors import Error
+from ..outcome import SLICE_NS, Outcome
 from ._errors import errors_of_torch, translated
 
 
+_TIMEOUT = -3
 IDLE_S = 5  # without work the thread of futures ends
 
 
-class Finisher:
-    """A thread that finishes works of a group for their futures, in their order."""
+_running: set = set()  # finishers that have a thread
 
-    def __init__(self):
+
+class Finisher:
+    """A thread that finishes works of a group for their futures, in their order.
+
+    C++ runs the callbacks of a future, and ends the process if the interpreter takes the thread away meanwhile. So it
+    ends with the group, and at the latest before the interpreter does.
+    """
+
+    def __init__(self, group: Any):
+        self._group = weakref.ref(group) if group else lambda: None  # covey.Group
         self._queue: "queue.SimpleQueue" = queue.SimpleQueue()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._thread: Optional[threading.Thread] = None
+        self._ended = False
 
     def put(self, work: "HostWork") -> None:
         with self._lock:
-            if not self._thread:
-                self._thread = threading.Thread(target=self._run, daemon=True, name="covey-futures")
-                self._thread.start()
-            self._queue.put(work)
+            if not self._ended:
+                if not (self._thread and self._thread.is_alive()):
+                    _running.add(self)
+                    self._thread = threading.Thread(target=self._run, daemon=True, name="covey-futures")
+                    self._thread.start()
+                self._queue.put(work)
+                return
+        work._finish_future()
 
     def is_here(self) -> bool:
         """Is this its thread? What waits for a future here must finish it itself."""
@@ -39,12 +56,38 @@ class Finisher:
             try:
                 work = self._queue.get(timeout=IDLE_S)
             except queue.Empty:
-                with self._lock:
-                    if self._queue.empty():
-                        self._thread = None
-                        return
-            else:
+                work = None
+            if work:
                 work._finish_future()
+                continue
+            with self._lock:
+                if self._queue.empty():
+                    self._thread = None
+                    _running.discard(self)
+                    return
+
+    def end(self, seconds: float) -> bool:
+        """Finishes what has come, and then no more here. False: a callback takes longer than @seconds."""
+        with self._lock:
+            self._ended, thread = True, self._thread
+            self._queue.put(None)
+        if not thread or self.is_here():
+            return True
+        thread.join(seconds)
+        return not thread.is_alive()
+
+    def end_now(self) -> None:
+        """What no rank has decided yet is aborted."""
+        while not self.end(SLICE_NS / 1e9):
+            group = self._group()
+            if group and any(not work.test() for work in list(group._works)):
+                group.abort()
+
+
+@atexit.register
+def _end_all() -> None:
+    for finisher in list(_running):
+        finisher.end_now()
 
 
 class HostWork(Work):
@@ -62,7 +105,8 @@ class HostWork(Work):
         self._works, self._results, self._after, self._timeout = works, results, after, timeout
         self._group = group  # the process group
         self._lock = threading.RLock()
-        self._future: Optional[torch.futures.Future] = None
+        self._future: Any = None  # what the thread of futures sets, and what follows from it
+        self._awaited = False  # by that thread
         self._error: Optional[BaseException] = None
         self._done = False
         self.outcomes: List[Outcome] = []
@@ -74,45 +118,48 @@ class HostWork(Work):
     def wait(self, timeout=None) -> bool:
         """Waits for all; raises what the first failed one raises."""
         seconds = timeout.total_seconds() if timeout is not None and timeout.total_seconds() > 0 else self._timeout
-        with self._lock:
-            if self._done:
-                if self._error:
-                    raise self._error
-                return True
-            with errors_of_torch():
-                for work in self._works[len(self.outcomes):]:
-                    try:
-                        self.outcomes.append(work.wait(seconds))
-                    except Exception as error:
-                        if work.test():
-                            self._end(error)
-                        raise
-            self._end(None)
+        with errors_of_torch():
+            if not self._decided(lambda work: work._await(seconds)):
+                raise self._group.covey._error(_TIMEOUT)
+        if self._error:
+            raise self._error
         return True
 
-    def _end(self, error: Optional[Exception]) -> None:
-        try:
-            if not error and self._after:
-                self._after(self.outcomes)
-        finally:
-            self._error = translated(error) if hasattr(error, "code") else error
-            if error and self._group is not None:
-                self._group._error = self._error
-            self._done = True
-            self._after = None
+    def _decided(self, look: Callable) -> bool:
+        """Are all decided, or one with an error? Then outputs are where they belong. @look(work): is this one?"""
+        if not self._done:
+            for work in self._works:
+                if not look(work):
+                    return False
+                if work._outcome.status:
+                    break
+            self._finish()
+        return True
+
+    def _finish(self) -> None:
+        with self._lock:
+            if self._done:
+                return
+            self.outcomes, error = [], None
+            try:
+                for work in self._works:
+                    self.outcomes.append(work.wait())
+                if self._after:
+                    self._after(self.outcomes)
+            except Exception as failed:
+                error = translated(failed) if isinstance(failed, Error) else failed
+                if self._group is not None:
+                    self._group._error = error
+            self._error, self._after, self._done = error, None, True
 
     def is_completed(self) -> bool:
-        return self._done or all(work.test() for work in self._works)
+        return self._decided(lambda work: work.test())
 
     def is_success(self) -> bool:
-        return self.is_completed() and self.exception() is None
+        return self.is_completed() and self._error is None
 
     def exception(self):
-        if self.is_completed() and not self._done:
-            try:
-                self.wait()
-            except Exception:  # it is kept
-                pass
+        self.is_completed()
         return self._error
 
     def result(self) -> List[torch.Tensor]:
@@ -124,22 +171,24 @@ class HostWork(Work):
     def get_future(self) -> torch.futures.Future:
         """Done when the work is, with the tensors received into. An error is a RuntimeError with its text, as in C++."""
         with self._lock:
-            if self._future:
-                return self._future
-            self._source = torch.futures.Future()
-            self._future = self._source.then(lambda _: self._delivered())
-        if self._group is None or self._group._finisher.is_here():
-            self._finish_future()
-        else:
-            self._group._finisher.put(self)
-        return self._future
+            if not self._future:
+                source = torch.futures.Future()
+                self._future = source, source.then(lambda _: self._delivered())
+        if not self._awaited:
+            if self._group is None or self._group._finisher.is_here():
+                self._finish_future()
+            else:
+                self._group._finisher.put(self)
+            self._awaited = True
+        return self._future[1]
 
     def _finish_future(self) -> None:
         try:
             self.wait()
         except Exception:  # it is kept
             pass
-        self._source.set_result(None)
+        if not self._future[0].done():
+            self._future[0].set_result(None)
 
     def _delivered(self) -> List[torch.Tensor]:
         if not self._done:
