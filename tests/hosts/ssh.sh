@@ -29,6 +29,13 @@ wanted()
 	echo "$out" | grep -q -e "$1" || { echo "missing: $1 in:"; echo "$out"; exit 1; }
 }
 
+# The name of a host is never an option of ssh.
+mkdir "$where/bin"
+printf '#!/bin/sh\necho "ssh $1 $2 $3 $4" >&2\n' >"$where/bin/ssh"
+chmod +x "$where/bin/ssh"
+PATH="$where/bin:$PATH" "$run" -n 1 --hosts alpha --address 127.0.0.1 -- true 2>&1 | grep -q 'ssh -o BatchMode=yes -- alpha' ||
+	{ echo "no -- before the host"; exit 1; }
+
 # over WORDS...: all of it by these words in the place of ssh
 over()
 {

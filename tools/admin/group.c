@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "admin.h"
+#include "clean.h"
 
 void admin_group_clear(struct admin_group *group)
 {
@@ -131,9 +132,8 @@ static bool read_text(struct admin_group *g, const char *key, const char *value)
 	return false;
 }
 
-void admin_group_pair(void *ctx, const char *key, const char *value)
+static void read_pair(struct admin_group *g, const char *key, const char *value)
 {
-	struct admin_group *g = ctx;
 	unsigned long rank;
 	char *end;
 
@@ -152,4 +152,14 @@ void admin_group_pair(void *ctx, const char *key, const char *value)
 	rank = strtoul(key + 2, &end, 10);
 	if (end != key + 2 && !*end && rank < COVEY_MAX_RANKS)
 		read_rank(&g->rank[rank], key[0], value);
+}
+
+/* What a store says may be anything, and is shown to people. */
+void admin_group_pair(void *ctx, const char *key, const char *value)
+{
+	char *text = strdup(value);
+
+	if (text)
+		read_pair(ctx, key, cvy_clean(text));
+	free(text);
 }

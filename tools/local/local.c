@@ -2,7 +2,8 @@
 /*
  * A run is shown by a file in memory that its keeper holds open: four lines, and a name that is found in /proc. No
  * trace of it is left once the keeper has ended in any way. Only this user (and root) can read descriptors of the
- * keeper, so the file may hold secrets from its processes' environment.
+ * keeper, so the file may hold secrets from its processes' environment. Readers take what this user's processes show and
+ * nothing else, root as well: a tool connects, with its password, where such a file says.
  */
 #include "local.h"
 
@@ -13,7 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+#include "clean.h"
 
 #define NAME "covey-run"
 #define MAX_RUNS 64
@@ -30,15 +34,17 @@ int local_show(const struct local_run *run)
 	return -1;
 }
 
-static int read_run(const char *path, struct local_run *run)
+static int read_run(int in, const char *name, struct local_run *run)
 {
 	char text[1024], *line[4], *rest = NULL;
-	int fd = open(path, O_RDONLY | O_CLOEXEC), n = 0;
-	ssize_t bytes;
+	int fd = openat(in, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), n = 0;
+	ssize_t bytes = -1;
+	struct stat st;
 
 	if (fd < 0)
 		return -1;
-	bytes = pread(fd, text, sizeof(text) - 1, 0);
+	if (!fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_uid == geteuid())
+		bytes = pread(fd, text, sizeof(text) - 1, 0);
 	close(fd);
 	text[bytes > 0 ? bytes : 0] = '\0';
 	for (char *at = strtok_r(text, "\n", &rest); at && n < 4; at = strtok_r(NULL, "\n", &rest))
@@ -49,27 +55,34 @@ static int read_run(const char *path, struct local_run *run)
 	snprintf(run->url, sizeof(run->url), "%s", line[1]);
 	snprintf(run->group, sizeof(run->group), "%s", line[2]);
 	snprintf(run->program, sizeof(run->program), "%s", n > 3 ? line[3] : "");
+	cvy_clean(run->url);
+	cvy_clean(run->group);
+	cvy_clean(run->program);
 	return 0;
 }
 
-/* The run that process @pid shows. */
+/* The run that process @pid, of this user, shows. */
 static int run_of(const char *pid, struct local_run *run)
 {
 	char path[64], link[64];
 	struct dirent *entry;
 	int found = -1;
+	struct stat st;
 	DIR *d;
 
+	snprintf(path, sizeof(path), "/proc/%.20s", pid);
+	if (stat(path, &st) ||
+	    st.st_uid != geteuid()) /* of this folder alone: others are root's if it may not be dumped */
+		return -1;
 	snprintf(path, sizeof(path), "/proc/%.20s/fd", pid);
 	d = opendir(path);
 	while (d && found && (entry = readdir(d))) {
 		ssize_t n;
 
-		snprintf(path, sizeof(path), "/proc/%.20s/fd/%.20s", pid, entry->d_name);
-		n = readlink(path, link, sizeof(link) - 1);
+		n = readlinkat(dirfd(d), entry->d_name, link, sizeof(link) - 1);
 		link[n > 0 ? n : 0] = '\0';
 		if (!strncmp(link, "/memfd:" NAME " ", strlen("/memfd:" NAME " ")))
-			found = read_run(path, run);
+			found = read_run(dirfd(d), entry->d_name, run);
 	}
 	if (d)
 		closedir(d);

@@ -16,7 +16,7 @@ struct local_run {
 /* The descriptor by which others of this user find the run while it is open; -1: they will not. */
 int local_show(const struct local_run *run);
 
-/* Runs that this user may see, by pid; @group: only of this name, NULL: of any. Their number, at most @max. */
+/* Runs of this user (root: of root), by pid; @group: only of this name, NULL: of any. Their number, at most @max. */
 int local_find(const char *group, struct local_run *list, int max);
 
 /* The URL without secrets, for people. */

@@ -23,6 +23,7 @@
 
 #include "covey.h"
 #include "../local/output.h"
+#include "clean.h"
 #include "run.h"
 
 const char *argp_program_version = "ep-run " COVEY_VERSION;
@@ -112,7 +113,7 @@ void run_say(const char *format, ...)
 	va_start(args, format);
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
-	dprintf(STDERR_FILENO, "ep-run: %s\n", text);
+	dprintf(STDERR_FILENO, "ep-run: %s\n", cvy_clean(text));
 }
 
 const char *run_status_text(int status, char text[64])
@@ -278,12 +279,12 @@ static void check_options(const struct argp *argp, char **argv, struct run_optio
 
 static void fill_from_environment(struct run_options *opt)
 {
-	static const char *const ssh[] = { "ssh", "-o", "BatchMode=yes" };
+	static const char *const ssh[] = { "ssh", "-o", "BatchMode=yes", "--" }; /* no host is an option */
 	const char *text;
 	uint64_t job;
 
 	if (opt->host_count && !opt->launch_count && !opt->local && !opt->ssh_count) {
-		opt->ssh_count = 3;
+		opt->ssh_count = 4;
 		memcpy(opt->ssh, ssh, sizeof(ssh));
 	}
 	text = getenv("COVEY_STORE");

@@ -128,6 +128,16 @@ for line in '0 *active *1 *[0-9.]* s *120 ' '1 *active *2 *[0-9.]* s *99 ' '2 *p
 	grep -q "^$line" "$where/seen" || wrong "no line \"$line\": $(cat "$where/seen")"
 done
 
+# What a store says is shown without what a terminal obeys.
+escape=$(printf '\033')
+redis-cli -s "$where/store" hset 'covey:{young}:g' m:1 "2 50 - ${escape}[31mhost" x:1 "2 2 ${escape}]0;reason" >"$where/log"
+for form in status 'status --json' 'top --once' 'top --once --json' 'events --looks 1'; do
+	# shellcheck disable=SC2086
+	"$admin" -g young $form >"$where/seen" 2>&1
+	grep -q '?\[31mhost' "$where/seen" || wrong "$form: no clean host: $(cat "$where/seen")"
+	grep -q "$escape" "$where/seen" && wrong "$form prints what a terminal obeys"
+done
+
 # A group that is not there is the same to all commands.
 for command in status links 'watch --looks 1' 'watch --looks 1 --json' 'events --looks 1' 'retire 1' 'extend 2' forget; do
 	# shellcheck disable=SC2086

@@ -40,6 +40,28 @@ grep -q "^group $group " "$where/seen" || wrong "--run: not its group: $(cat "$w
 "$admin" -g no-$group status 2>"$where/seen" && wrong "ep-admin finds a run of another group"
 grep -q COVEY_STORE "$where/seen" || wrong "nothing says how to name a store: $(cat "$where/seen")"
 
+# A process of another user may call itself ep-run and show what it likes. Root, as all users, takes only its own.
+if [ "$(id -u)" = 0 ] && command -v python3 >/dev/null; then
+	python3 -c '
+import ctypes, os, time
+os.setuid(65534)
+ctypes.CDLL(None).prctl(15, b"ep-run")
+os.write(os.memfd_create("covey-run"), b"%d\nredis://127.0.0.1:1\nevil-'$$'\n\033[31mprogram\n" % os.getpid())
+print("shown", flush=True)
+time.sleep(600)' >"$where/fake" &
+	second=$!
+	until_has "$where/fake" shown
+	for how in "-g evil-$$" "--run $second"; do
+		# shellcheck disable=SC2086
+		"$admin" $how status 2>"$where/seen" && wrong "ep-admin $how takes the run of another user"
+		grep -q 'no ep-run of this user' "$where/seen" || wrong "ep-admin $how: $(cat "$where/seen")"
+	done
+	"$run" -g evil-$$ --grow 1 -- true 2>"$where/seen" && wrong "--grow takes the run of another user"
+	grep -q 'no ep-run of this user' "$where/seen" || wrong "--grow: $(cat "$where/seen")"
+	kill $second
+	wait $second 2>/dev/null
+fi
+
 # Joiners of the ranks behind those of the group, into the store of that run.
 "$run" -g $group --grow 2 -- "$waiter" "$where/stop" >"$where/grown" 2>&1 &
 second=$!
