@@ -9,8 +9,10 @@ import socket
 import subprocess
 import tempfile
 import time
+import weakref
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
+from urllib.parse import quote
 
 
 def find_server() -> Optional[str]:
@@ -32,8 +34,37 @@ def find_server() -> Optional[str]:
     return None
 
 
+# $0 is the configuration, $1 the server's folder, where a link gives the program its name. The shell ends with the server,
+# and the server with its owner, who alone holds the other end of the shell's input.
+_SCRIPT = """
+exec 3<&0
+"$1"/redis-server "$0" </dev/null 3<&- & server=$!
+{ read -r _; kill "$server"; } <&3 2>/dev/null & reader=$!
+wait "$server"; result=$?
+kill "$reader" 2>/dev/null
+rm -rf -- "$1"
+exit "$result"
+"""
+_LONGEST = 107  # bytes of a socket's path
+
+
+def _quoted(text: str) -> str:
+    """As a word of a configuration."""
+    return '"' + "".join(f"\\x{byte:02x}" for byte in os.fsencode(text)) + '"'
+
+
+def _folder() -> str:
+    """A new one, whose socket's path is short enough."""
+    for parent in (os.path.abspath(tempfile.gettempdir()), "/tmp", "/dev/shm"):
+        path = os.path.join(parent, "covey-store-12345678", "socket")
+        if len(os.fsencode(path)) <= _LONGEST and os.access(parent, os.W_OK | os.X_OK):
+            return tempfile.mkdtemp(prefix="covey-store-", dir=parent)
+    raise RuntimeError(f"no folder for the store's socket: {tempfile.gettempdir()} is too long, since a socket's path has "
+                       f"at most {_LONGEST} bytes, and /tmp and /dev/shm cannot be written: set TMPDIR to a shorter path")
+
+
 class Server:
-    """A store server of this process, which ends with it.
+    """A store server of this process, which ends with it, however it ends.
 
     Args:
         address: where it listens; None: on a unix socket, for this host only
@@ -48,29 +79,42 @@ class Server:
             raise RuntimeError("no store: set COVEY_STORE to the URL of a Redis, or install redis-server (or "
                                "`pip install covey[store]`)")
         self._owner = os.getpid()
-        for attempt in range(3):  # another process may take the port that was free
-            if self._start(program, address):
-                atexit.register(self.close)
-                return
+        self._process: Optional[subprocess.Popen] = None
+        self._pipe: Any = None  # its end is the end of the server
+        try:
+            for attempt in range(3):  # another process may take the port that was free
+                if self._start(program, address):
+                    atexit.register(self.close)
+                    _servers.add(self)
+                    return
+        except BaseException:
+            self.close()
+            raise
         raise RuntimeError(f"the store server ({program}) did not start")
 
     def _start(self, program: str, address: Optional[str]) -> bool:
-        self._directory = tempfile.mkdtemp(prefix="covey-store-")
+        self._directory = _folder()
         self._password = secrets.token_hex(16)
         port = _free_port(address) if address else 0
         path = os.path.join(self._directory, "socket")
         host = f"[{address}]" if address and ":" in address else address
-        self.url = f"redis://:{self._password}@{host}:{port}" if address else f"redis+unix://{path}"
-        settings = [f"port {port}", "save \"\"", "appendonly no", "daemonize no", f"dir {self._directory}",
+        self.url = f"redis://:{self._password}@{host}:{port}" if address else f"redis+unix://{quote(path)}"
+        settings = [f"port {port}", "save \"\"", "appendonly no", "daemonize no", f"dir {_quoted(self._directory)}",
                     "maxmemory-policy noeviction"]
-        settings += [f"bind {address}", f"requirepass {self._password}"] if address else [f"unixsocket {path}",
+        settings += [f"bind {address}", f"requirepass {self._password}"] if address else [f"unixsocket {_quoted(path)}",
                                                                                        "unixsocketperm 700"]
         config = os.path.join(self._directory, "conf")  # not in argv, where others read the password
         with open(os.open(config, os.O_CREAT | os.O_WRONLY, 0o600), "w", encoding="ascii") as file:
             file.write("\n".join(settings) + "\n")
-        self._process: Optional[subprocess.Popen] = subprocess.Popen(["redis-server", config], executable=program, start_new_session=True,
-                                         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                         stderr=subprocess.DEVNULL)
+        os.symlink(os.path.abspath(program), os.path.join(self._directory, "redis-server"))
+        theirs, ours = os.pipe()
+        try:
+            self._pipe = os.fdopen(ours, "w")
+            self._process = subprocess.Popen(["sh", "-c", _SCRIPT, config, self._directory], stdin=theirs,
+                                             start_new_session=True, stdout=subprocess.DEVNULL,
+                                             stderr=subprocess.DEVNULL)
+        finally:
+            os.close(theirs)
         if self._await(address, port, path):
             return True
         self.close()
@@ -93,7 +137,7 @@ class Server:
                         if not part:
                             break
                         answer += part
-                    return self._directory.encode() in answer
+                    return os.fsencode(self._directory) in answer
             except OSError:
                 time.sleep(0.01)
         return False
@@ -103,11 +147,22 @@ class Server:
         if os.getpid() != self._owner:
             return
         atexit.unregister(self.close)
-        process, self._process = self._process, None
-        if process:
-            process.terminate()
-            process.wait()
-            shutil.rmtree(self._directory, ignore_errors=True)
+        if self._pipe:
+            self._pipe.close()
+        if self._process:
+            self._process.wait()
+
+
+_servers: "weakref.WeakSet" = weakref.WeakSet()
+
+
+def _let_go() -> None:
+    """The child of a fork does not hold the server of its parent."""
+    for server in _servers:
+        server._pipe.close()
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 def _free_port(address: str) -> int:
