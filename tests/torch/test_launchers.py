@@ -4,10 +4,18 @@
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 import torch
+import torch.distributed as dist
 from conftest import free_port
+
+import covey.torch
+from covey.ep._meeting import by_store
+from covey.torch import _register
 
 PROGRAM = """
 import torch, torch.distributed as dist
@@ -39,6 +47,97 @@ def test_torchrun(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", "--master-port", str(free_port())]
     begin = 'dist.init_process_group("covey", pg_options=covey.torch.Options(device="none"))'
     assert output(command, begin, tmp_path).count("fine") == 3
+
+
+ROUNDS = """
+import os, sys, torch, torch.distributed as dist
+import covey.torch
+dist.init_process_group("covey", pg_options=covey.torch.Options(device="none"))
+dist.all_reduce(x := torch.ones(1))
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and dist.get_rank() == 1:
+    sys.exit(3)
+dist.barrier()
+assert x.item() == 3
+dist.destroy_process_group()
+print("fine")
+"""
+
+
+def test_a_second_round_of_torchrun(tmp_path):
+    """Its store is that of the first round."""
+    program = tmp_path / "rounds.py"
+    program.write_text(ROUNDS)
+    environment = {k: v for k, v in os.environ.items() if k not in ("COVEY_STORE", "COVEY_GROUP")}
+    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", "--max-restarts", "1",
+                           "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", str(program)],
+                          env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and done.stdout.count("fine") == 3, done.stdout + done.stderr
+
+
+def test_founders_ask_in_a_store_that_is_used_again(monkeypatch):
+    """Whatever a round left there, at whatever place it ended, each rank hears what rank 0 of its own round says."""
+    monkeypatch.delenv("COVEY_GROUP", raising=False)
+    monkeypatch.setenv("COVEY_STORE", "redis://unused")
+    store, size = dist.HashStore(), 3
+
+    class Founder:
+        timeout, group_size, group_id = timedelta(seconds=60), size, "0"
+
+        def __init__(self, rank):
+            self.group_rank, self.store = rank, store
+
+    def meets(rank):
+        return _register._meet(Founder(rank), covey.torch.Options())
+
+    names = set()
+    for _ in range(3):
+        store.set("covey-asks-1", "a word of a process that has ended")
+        with ThreadPoolExecutor(size) as pool:
+            told = list(pool.map(meets, reversed(range(size))))
+        assert told[0] == told[1] == told[2]
+        names.add(told[0]["group"])
+    assert len(names) == 3
+
+
+def test_the_timeout_of_torch_is_that_of_a_join(monkeypatch):
+    monkeypatch.delenv("COVEY_JOIN_MS", raising=False)
+
+    class Joins(Exception):
+        pass
+
+    def join(**settings):
+        raise Joins(settings["join_ms"])
+
+    monkeypatch.setattr(_register, "join", join)
+    for given, settings in ((1500, {}), (600000, {}), (7, {"join_ms": 7})):
+        with pytest.raises(Joins, match=f"^{given}$"):
+            dist.init_process_group("covey", store=dist.HashStore(), rank=0, world_size=1,
+                                    timeout=timedelta(milliseconds=given), pg_options=covey.torch.Options(
+                                        store="redis://unused", group="waits", device="none", settings=settings))
+
+
+def stores(tmp_path):
+    yield dist.HashStore()
+    yield dist.FileStore(str(tmp_path / "file"), 2)
+    for uv in (False, True):
+        yield dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False, use_libuv=uv)
+    yield dist.PrefixStore("prefix", dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False, use_libuv=False))
+
+
+def test_buffers_meet_over_each_store(tmp_path, monkeypatch):
+    monkeypatch.setenv("COVEY_STORE", "redis://unused")
+    for store in stores(tmp_path):
+        store.set_timeout(timedelta(seconds=60))
+        under = store.underlying_store if isinstance(store, dist.PrefixStore) else store
+        other = store
+        if isinstance(under, dist.TCPStore):  # a client of its own: a wait holds it
+            other = dist.TCPStore("127.0.0.1", under.port, None, False, wait_for_workers=False,
+                                  use_libuv=under.libuvBackend, timeout=timedelta(seconds=60))
+            other = dist.PrefixStore("prefix", other) if under is not store else other
+        with ThreadPoolExecutor(1) as pool:
+            waits = pool.submit(by_store, other, 1, {0, 1}, 0)
+            time.sleep(0.3)  # it waits by then
+            assert by_store(store, 0, {0, 1}, 0) == waits.result()
 
 
 def test_ep_run(tmp_path):

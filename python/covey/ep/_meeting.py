@@ -36,9 +36,12 @@ def by_store(store: Any, rank: int, ranks: set, n: int) -> Meeting:
     from ..torch._register import _own_store
 
     key = f"covey/ep{n}"
-    if rank == min(ranks) and not store.check([key]):
-        url = os.environ.get("COVEY_STORE") or _own_store(len(ranks))
-        store.compare_set(key, "", f"ep-{secrets.token_hex(8)} {url} {max(ranks) + 1} forming")
+    if rank == min(ranks):
+        if not store.check([key]):
+            url = os.environ.get("COVEY_STORE") or _own_store(len(ranks))
+            store.compare_set(key, "", f"ep-{secrets.token_hex(8)} {url} {max(ranks) + 1} forming")
+        store.set(f"{key}/there", "1")  # in some of torch's stores compare_set() wakes nobody who waits
+    store.wait([f"{key}/there"])
     name, url, world, state = store.get(key).decode().split(" ")
     return Meeting(url, name, state == "formed" or rank >= int(world), key)
 

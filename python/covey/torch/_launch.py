@@ -44,7 +44,7 @@ class Launcher(_Base):
                  make: Optional[Callable] = None):
         """@group: None: the first reconfigure() makes it, by @reconfigurable. @farewell(members): called at the end.
 
-        @make(options, rank, size, name): joins a group of this job.
+        @make(options, rank, size, name, timeout): joins a group of this job.
         """
         super().__init__(group.rank if group else 0, group.size if group else 1)
         self.options_of_covey = options

@@ -5,6 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Optional
 
 
+def join_ms(timeout: Optional[float]) -> dict:
+    """The setting of covey.join() for torch's timeout, in seconds."""
+    return {"join_ms": min(max(1, int(timeout * 1000)), 2**31 - 1)} if timeout else {}
+
+
 @dataclass
 class Options:
     """Options of the process group "covey".

@@ -451,7 +451,7 @@ class ProcessGroup(Launcher):
         options.group, options.is_extension = None, False
         seconds = timeout.total_seconds() if timeout else self._timeout_s
         group = self._make(options, ranks.index(self.rank()), len(ranks),
-                           group_name or f"{self._name}.{self._splits}." + "-".join(map(str, ranks)))
+                           group_name or f"{self._name}.{self._splits}." + "-".join(map(str, ranks)), seconds)
         split = ProcessGroup(group, seconds, options, self._store, make=self._make)
         split._set_group_name(group_name or "")
         split._set_group_desc(group_desc or "split")

@@ -8,6 +8,7 @@ from typing import Any, Callable, Iterable
 
 from ..group import Group, join
 from ._errors import errors_of_torch
+from ._options import join_ms
 
 
 class Reconfigurable:
@@ -42,7 +43,5 @@ class Reconfigurable:
 
     def join(self, settings: dict, timeout: Any) -> Group:
         """@timeout: seconds, or None."""
-        if timeout:
-            settings["join_ms"] = max(1, int(timeout * 1000))
         with errors_of_torch():
-            return join(**settings)
+            return join(**{**settings, **join_ms(timeout)})

@@ -17,11 +17,10 @@ from .. import _abi
 from ..group import Group, join
 from ..store import Server
 from ._errors import errors_of_torch
-from ._options import Options
+from ._options import Options, join_ms
 from ._process_group import ProcessGroup
 from ._reconfigure import Reconfigurable
 
-_LIMITS = {"join_ms": 60000}
 _once = threading.Lock()
 _registered = False
 _known: dict = {}  # store and name of the first group of this process, for those after it
@@ -89,8 +88,39 @@ def _meet(opts: Any, options: Options) -> dict:
             url = url or _own_store(opts.group_size)
             name = name or f"torch-{secrets.token_hex(8)}"
             opts.store.set("covey", f"{name} {url}")
-        name, url = opts.store.get("covey").decode().split(" ", 1)
+            _tell(opts, name, url)
+        told = opts.store.get("covey") if options.is_extension or not opts.group_rank else _hear(opts)
+        name, url = told.decode().split(" ", 1)
     return {"store": url, "group": name}
+
+
+def _tell(opts: Any, name: str, url: str) -> None:
+    """Rank 0 tells the other founders, each of which asks with a word of its own.
+
+    A launcher may keep one store over rounds of processes: what stands there may be of a round before, on either side.
+    """
+    store, missing, answered = opts.store, set(range(1, opts.group_size)), {}
+    until = time.monotonic() + (opts.timeout.total_seconds() if opts.timeout else 1800)
+    while missing:
+        for rank in sorted(missing):
+            asks, took = f"covey-asks-{rank}", f"covey-took-{rank}-{name}"
+            if store.check([took]):
+                missing.discard(rank)
+            elif store.check([asks]) and answered.get(rank) != store.get(asks):
+                answered[rank] = store.get(asks)
+                store.set(f"covey-{answered[rank].decode()}", f"{name} {url}")
+        if missing and time.monotonic() > until:
+            raise TimeoutError(f"ranks {sorted(missing)} did not come to the process group")
+        if missing:
+            time.sleep(0.005)
+
+
+def _hear(opts: Any) -> bytes:
+    word = secrets.token_hex(8)
+    opts.store.set(f"covey-asks-{opts.group_rank}", word)
+    text = opts.store.get(f"covey-{word}")
+    opts.store.set(f"covey-took-{opts.group_rank}-{text.decode().split()[0]}", "1")
+    return text
 
 
 def _short(name: str) -> str:
@@ -103,9 +133,10 @@ def _short(name: str) -> str:
     return name[:31] + "." + hashlib.sha256(name.encode()).hexdigest()[:32]
 
 
-def _settings(options: Options, rank: Optional[int], size: int) -> dict:
-    """Those of covey.join(). The device of @options is settled."""
-    settings = {**_LIMITS, **options.settings, "rank": rank, "device": options.device}
+def _settings(options: Options, rank: Optional[int], size: int, timeout: Optional[float]) -> dict:
+    """Those of covey.join(). The device of @options is settled. @timeout: torch's, in seconds."""
+    limit = {} if os.environ.get("COVEY_JOIN_MS") else join_ms(timeout)
+    settings = {**limit, **options.settings, "rank": rank, "device": options.device}
     if options.max_ranks or not os.environ.get("COVEY_MAX_RANKS"):
         settings["max_ranks"] = options.max_ranks or max(64, size)
     if settings["device"] == "none":
@@ -125,7 +156,7 @@ def _create(opts: Any, given: Any = None) -> ProcessGroup:
     timeout = opts.timeout.total_seconds() if opts.timeout is not None else None
     if getattr(opts, "enable_reconfigure", False):
         url = _meet(opts, options)["store"]
-        later = Reconfigurable(url, lambda rank, size: _settings(options, rank, size))
+        later = Reconfigurable(url, lambda rank, size: _settings(options, rank, size, timeout))
         return ProcessGroup(None, timeout, options, opts.store, later)
     group, _joined = _joined, None
     where = dict(_known)
@@ -134,12 +165,12 @@ def _create(opts: Any, given: Any = None) -> ProcessGroup:
     else:
         where = _meet(opts, options)
         with errors_of_torch():
-            group = join(**_settings(options, opts.group_rank, opts.group_size), **where)
+            group = join(**_settings(options, opts.group_rank, opts.group_size, timeout), **where)
         if not _known:
             _known.update(where)
     farewell = None
     if not options.store and not os.environ.get("COVEY_STORE"):
-        farewell = lambda members: _farewell(opts.store, members)
+        farewell = lambda members: _farewell(opts.store, where.get("group", ""), members)
     made = ProcessGroup(group, timeout, options, opts.store, farewell=farewell, make=_make)
     made.where = where
     if not _alive(_first()):
@@ -160,21 +191,21 @@ def _inherited() -> Options:
     return options
 
 
-def _make(options: Options, rank: int, size: int, name: str) -> Group:
+def _make(options: Options, rank: int, size: int, name: str, timeout: Optional[float]) -> Group:
     """Another group of this job."""
     where = {"store": options.store or _known["store"], "group": _short(f"{_known['group']}.{name}")}
     with errors_of_torch():
-        return join(**_settings(options, rank, size), **where)
+        return join(**_settings(options, rank, size, timeout), **where)
 
 
-def _farewell(store: Any, members: int) -> None:
+def _farewell(store: Any, name: str, members: int) -> None:
     """The process with the store's server stays until the others have left, or for 5 seconds."""
-    until = time.monotonic() + 5
+    until, key = time.monotonic() + 5, f"covey-left-{name}"
     try:
-        left = store.add("covey-left", 1)
+        left = store.add(key, 1)
         while _server and left < members and time.monotonic() < until:
             time.sleep(0.01)
-            left = store.add("covey-left", 0)
+            left = store.add(key, 0)
     except RuntimeError:  # torch's store has ended before
         pass
 
@@ -184,7 +215,8 @@ def _rendezvous(url: str, timeout: Any = None, **unused: Any):
     global _asked, _joined
     options, _asked = _asked or Options(), None
     _settle_device(options)
-    settings = {**_settings(options, None, 0), "world": None, "store": options.store, "group": options.group}
+    seconds = timeout.total_seconds() if timeout is not None else None
+    settings = {**_settings(options, None, 0, seconds), "world": None, "store": options.store, "group": options.group}
     with errors_of_torch():
         group = join(**settings)
     joins = group.rank not in group.view().members
