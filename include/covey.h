@@ -1208,8 +1208,11 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
  *                                                      the last one
  *
  * active_ranks on host memory: all ranks give it or none does, else MISMATCH. It is read when the operation is
- * published. A rank that is not sent to learns so, and misses that source. If a rank that was left out stays away,
- * others wait for it after four more operations, as after a deadline.
+ * published. Leaving out is a matter of two: a rank that is not sent to learns so, and misses that source; all others
+ * exchange tokens with both, also if a rank dies. Without a deadline the view after such a death is active when each rank
+ * that some left out and others did not has called the operation, or is removed. If a rank that was left out stays away,
+ * others wait for it after four more operations, as after a deadline. With a deadline a change of the view may end the
+ * operation for all others as it ended for a rank that left somebody out.
  */
 struct covey_dispatch_args {
 	size_t size;

@@ -47,6 +47,7 @@ struct shape { /* of operation seq */
 	int kind, root, in_place, on_loss;
 	int layer;    /* dispatch, combine */
 	int timed;    /* these with a deadline */
+	int choosy;   /* these with active_ranks, each rank its own */
 	int odd;      /* not what the others call */
 	size_t count; /* of int32, per block */
 };
@@ -126,6 +127,8 @@ int app_ep_take(struct proc *p, struct call *c, struct covey_result *result);
 void app_ep_check(struct proc *p, const struct call *c, const struct covey_result *res, const struct sim_view *v);
 /* owners that lost what this rank dispatched */
 uint64_t app_ep_excused(const struct proc *p, const struct call *c, const struct sim_view *v);
+/* Does the rank of @inc leave @other out of that operation? */
+int app_ep_leaves_out(uint64_t inc, uint64_t seq, int other);
 int app_ep_same(const struct proc *p, const struct proc *q); /* offsets */
 
 /* app_pair.c */

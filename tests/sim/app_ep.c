@@ -27,6 +27,7 @@ struct app_layer {
 	uint16_t x[EP_TOKENS][EP_HIDDEN], out[EP_TOKENS][EP_HIDDEN];
 	int32_t ids[EP_IDS], placed[EP_IDS];
 	float weights[EP_IDS];
+	int32_t active[SIM_RANKS];
 	uint16_t packed[EP_EXPERTS * ROWS][EP_HIDDEN], y[EP_EXPERTS * ROWS][EP_HIDDEN];
 	int32_t count[EP_EXPERTS], src[EP_EXPERTS * ROWS];
 	int64_t range[EP_EXPERTS * SIM_RANKS];
@@ -211,6 +212,19 @@ static int timeout_of(const struct proc *p, const struct call *c)
 	return c->shape.timed ? 1 + (int)(sim_hash(p->inc ^ 0x75, c->seq) % 9) : -1;
 }
 
+/* One rank in five, so that most of those left out are left out by few. */
+int app_ep_leaves_out(uint64_t inc, uint64_t seq, int other)
+{
+	return !(sim_hash(inc ^ 0x76, seq * SIM_RANKS + (uint64_t)other) % 5);
+}
+
+static int32_t *active_of(const struct proc *p, struct app_layer *l, const struct call *c)
+{
+	for (int r = 0; r < SIM_RANKS; r++)
+		l->active[r] = !app_ep_leaves_out(p->inc, c->seq, r);
+	return c->shape.choosy ? l->active : NULL;
+}
+
 static int call_dispatch(struct proc *p, struct app_layer *l, const struct call *c)
 {
 	struct covey_dispatch_args args = COVEY_DISPATCH_INIT;
@@ -242,6 +256,7 @@ static int call_dispatch(struct proc *p, struct app_layer *l, const struct call 
 	args.arrived = l->arrived;
 	args.placed = app_places(p->sim) ? l->placed : NULL;
 	args.timeout_ms = timeout_of(p, c);
+	args.active_ranks = active_of(p, l, c);
 	return covey_dispatch_send(l->ep, &args, NULL);
 }
 
@@ -314,6 +329,7 @@ static int call_combine(struct proc *p, struct app_layer *l, const struct call *
 	args.out = l->out;
 	args.placed = app_places(p->sim) ? l->placed : NULL;
 	args.timeout_ms = timeout_of(p, c);
+	args.active_ranks = active_of(p, l, c);
 	return covey_combine_send(l->ep, &args, NULL);
 }
 

@@ -10,6 +10,7 @@
 #include "sim.h"
 
 #define TIMED(s) ((s)->seed % 16 >= 14) /* runs in which most dispatches and combines have a deadline */
+#define CHOOSY(s) ((s)->seed % 16 == 9) /* runs in which most dispatches and combines have active_ranks */
 #define ODD_ONE_IN 71			/* operations at which one rank calls something else */
 #define EACH_ONE_IN 83			/* broadcasts and scatters at which each rank calls itself the root */
 
@@ -39,10 +40,10 @@ static int layer_at(const struct sim *s, uint64_t seq, struct shape *shape)
 	uint64_t h = sim_hash(s->seed * 3 + 1, seq / SIM_BLOCK);
 	char c = blocks[h / 4 % 5][seq % SIM_BLOCK - 1];
 
-	if ((h % 4 && !(TIMED(s) && h % 4 == 1) && !(app_swaps(s) && h % 4 < 3)) || c == '.')
+	if ((h % 4 && !((TIMED(s) || CHOOSY(s)) && h % 4 == 1) && !(app_swaps(s) && h % 4 < 3)) || c == '.')
 		return 0;
 	*shape = (struct shape){ c == 'D' || c == 'd' ? DISPATCH : COMBINE, .layer = c == 'd' || c == 'c',
-				 .timed = TIMED(s) && h / 32 % 8 };
+				 .timed = TIMED(s) && h / 32 % 8, .choosy = CHOOSY(s) && h / 32 % 8 };
 	return 1;
 }
 

@@ -233,7 +233,38 @@ uint64_t check_contributors(const struct sim_view *v, uint64_t seq)
 /* With a deadline others may complete it before this rank begins: then nothing is here, not even its own part. */
 static int came_too_late(const struct call *c, uint64_t mask)
 {
-	return c->shape.timed && !mask;
+	return (c->shape.timed || c->shape.choosy) && !mask;
+}
+
+/* Ranks that @p left out, or that left it out: no others. */
+static uint64_t left_out(const struct proc *p, const struct call *c, const struct sim_view *v)
+{
+	uint64_t mask = 0;
+
+	for (int r = 0; r < SIM_RANKS && c->shape.choosy; r++)
+		if (v->inc[r] && r != p->rank &&
+		    (app_ep_leaves_out(p->inc, c->seq, r) || app_ep_leaves_out(v->inc[r], c->seq, p->rank)))
+			mask |= 1ull << r;
+	return mask;
+}
+
+/*
+ * G3: leaving out is a matter of two. What a rank lacks besides, after a change, is what the removed took with them: the
+ * living who called it gave it all theirs. (Links may have lost a part on the way, and who lags at a safe point does not
+ * know the newcomers.)
+ */
+static void check_left_out_alone(struct proc *p, const struct call *c, const struct covey_result *res,
+				 const struct sim_view *v, uint64_t lacks)
+{
+	for (int r = 0; r < SIM_RANKS; r++) {
+		const struct proc *q = lacks >> r & 1 ? sim_proc_of(p->sim, v->inc[r]) : NULL;
+
+		expect(p, c, res,
+		       !q || p->sim->tcp || (v->admitted && res->seq - v->admitted <= CVY_SLOTS) || !q->alive ||
+			       q->app.leaving || q->driver.ended || p->app.leaving || check_left_out(q) ||
+			       check_left_out(p) || erred(p->sim, res->seq, FOUND_WITHIN),
+		       "G3: a living rank is missing that nobody here left out");
+	}
 }
 
 /*
@@ -243,13 +274,16 @@ static int came_too_late(const struct call *c, uint64_t mask)
 static void check_private(struct proc *p, const struct call *c, const struct covey_result *res,
 			  const struct sim_view *v, uint64_t all)
 {
-	uint64_t mask = res->mask.word[0];
+	uint64_t mask = res->mask.word[0], lacks = all & ~mask & ~app_ep_excused(p, c, v) & ~left_out(p, c, v);
 
 	expect(p, c, res, !(mask & ~all), "G3: the mask names one who did not contribute");
 	expect(p, c, res, mask >> p->rank & 1 || c->shape.kind == COMBINE || came_too_late(c, mask),
 	       "G3: the mask does not name this rank");
-	expect(p, c, res, p->fenced > res->epoch || c->late || !(all & ~mask & ~app_ep_excused(p, c, v)),
+	expect(p, c, res, !(mask & left_out(p, c, v)), "G3: the mask names one that was left out");
+	expect(p, c, res, p->fenced > res->epoch || (c->late && !c->shape.choosy) || !lacks,
 	       "G3: the mask lacks one though nobody was removed");
+	if (c->shape.choosy && !came_too_late(c, mask))
+		check_left_out_alone(p, c, res, v, lacks);
 }
 
 /* I12: contributors are the admitted members of the view, all of them. */

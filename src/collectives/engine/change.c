@@ -182,6 +182,7 @@ static void without_pending(struct cvy_engine *e)
 	if (set->n == n)
 		return;
 	set->n = n;
+	set->cut = 1;
 	if (cvy_hosts_build(set))
 		cvy_engine_give_up(e, "no memory for the hosts of a view");
 }

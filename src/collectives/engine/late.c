@@ -94,3 +94,28 @@ enum cvy_absent cvy_late_in_repair(struct cvy_engine *e, const struct cvy_op *op
 	}
 	return found;
 }
+
+/* Does a member lack it, who may want the part of this rank? */
+int cvy_late_wanted(const struct cvy_engine *e, uint64_t seq)
+{
+	for (int k = 0; k < e->here.set.n; k++)
+		if (k != e->here.set.self && !e->here.set.gone[k] &&
+		    __atomic_load_n(&e->here.set.page[k]->done.aux, __ATOMIC_ACQUIRE) < seq)
+			return 1;
+	return 0;
+}
+
+/*
+ * Publishes an operation that a holder completed as tick @first. So every member has completed all ticks whose slots it
+ * uses, and all operations that used its space.
+ */
+void cvy_late_enter(struct cvy_engine *e, struct cvy_op *op, uint32_t first)
+{
+	e->tick = first - 1;
+	__atomic_store_n(&e->complete, e->tick, __ATOMIC_RELAXED);
+	if (first > CVY_SLOTS && e->floor < first - CVY_SLOTS)
+		__atomic_store_n(&e->floor, first - CVY_SLOTS, __ATOMIC_RELAXED);
+	if (e->passed < op->behind)
+		e->passed = op->behind;
+	cvy_op_step(e, op);
+}

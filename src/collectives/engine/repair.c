@@ -4,9 +4,12 @@
  * holder before it acknowledges the view. Private operations continue with the sources' published data, under the old
  * stamps. Runs while the gate is closed, lock held.
  *
- * Nothing is published here: a member completed each repaired operation, so all had published all of it. If not, ranks
- * made different calls. To show this, every member writes the operation that it is past into its done line, after its
- * ticks on every link. A tick of that operation that is not here then never comes.
+ * A member completed each repaired operation, so all had published all of it. If not, ranks made different calls. To
+ * show this, every member writes the operation that it is past into its done line, after its ticks on every link. A tick
+ * of that operation that is not here then never comes.
+ *
+ * A rank that some left out of an operation may not have published it, and others may wait for its part. It publishes
+ * here, under the old stamps, once it has called the operation.
  */
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -32,6 +35,7 @@ struct cvy_repair {
 	struct covey_mask asked_of;  /* all that were asked for that operation */
 	struct covey_mask without;   /* of these, ranks that cannot give it */
 	struct cvy_outcome *partial; /* the part that has come */
+	struct cvy_outcome *apart; /* of an operation that a holder completed without this rank, which it had left out */
 };
 
 struct pull {
@@ -59,6 +63,7 @@ void cvy_repair_drop(struct cvy_engine *e)
 	if (!e->repair)
 		return;
 	cvy_outcome_put(e->repair->partial);
+	cvy_outcome_put(e->repair->apart);
 	e->repair = NULL;
 }
 
@@ -257,6 +262,37 @@ static int masked_elsewhere(const struct cvy_engine *e, const struct cvy_op *op)
 	return op->partial && !published(e, op);
 }
 
+static void take(struct cvy_engine *e, struct cvy_outcome *o);
+
+/*
+ * A holder had left this rank out of it, which is a matter between the two: the others get this rank's part, and it gets
+ * theirs. If nobody wants it, or another call was made here, the holder's outcome is taken. 0: it waits.
+ */
+static int take_part(struct cvy_engine *e, struct cvy_op *op)
+{
+	struct cvy_outcome *o = e->repair->apart;
+	uint64_t seq = o->result.seq;
+	uint32_t n, first;
+
+	if (__atomic_load_n(&e->retiring, __ATOMIC_RELAXED) ||
+	    (op ? !cvy_outcome_fits(o, op) : !cvy_late_wanted(e, seq))) {
+		e->repair->apart = NULL;
+		take(e, o);
+		return 1;
+	}
+	if (!op)
+		return 0;
+	if (!op->entered) {
+		memcpy(&first, cvy_outcome_tick(o, 0, &n), sizeof(first));
+		cvy_late_enter(e, op, first);
+	}
+	if (e->done < seq && !settle_private(e, op))
+		return 0;
+	cvy_outcome_put(o);
+	e->repair->apart = NULL;
+	return 1;
+}
+
 /*
  * For the root of a reduce or gather that others completed without its word. They saw the lines of all; the root sees
  * the same, in windows or copies set aside.
@@ -287,6 +323,9 @@ void cvy_repair_step(struct cvy_engine *e)
 		}
 		if (s == e->failed.seq) {
 			if (!settle(e, &e->failed))
+				return;
+		} else if (rep->apart) {
+			if (!take_part(e, op))
 				return;
 		} else if (op && op->kind->op_class == CVY_OP_PRIVATE && !masked_elsewhere(e, op)) {
 			if (!settle_private(e, op))
@@ -426,6 +465,21 @@ struct giving {
 	const uint8_t *bytes;
 };
 
+/* It was done here, perhaps without the asker, though no deadline passed for it. PEER would be a matter of this rank. */
+static int left_out(struct giving *g)
+{
+	return !g->o && g->op->partial && !g->op->timeout_ns && (!g->head.status || g->head.status == COVEY_ERR_PEER);
+}
+
+/* Its tick, under which the asker may take part. */
+static int take_first(struct giving *g)
+{
+	g->head.status = COVEY_ERR_AGAIN;
+	g->head.bytes = sizeof(g->op->first);
+	g->bytes = (const uint8_t *)&g->op->first;
+	return 1;
+}
+
 static int is_elsewhere(struct giving *g)
 {
 	return elsewhere(g->e, g->asker, g->o ? NULL : g->op, &g->head);
@@ -480,6 +534,7 @@ static const struct {
 	int status;
 } sources[] = {
 	{ is_elsewhere, NULL, 0 }, /* sets the status */
+	{ left_out, take_first, 0 },
 	{ has_no_bytes, NULL, 0 },
 	{ is_in_outcome, take_from_outcome, 0 },
 	{ lacks_a_source, NULL, COVEY_ERR_NOMEM }, /* another holder may have it */
@@ -618,6 +673,7 @@ static void be_refused(struct cvy_engine *e, const struct cvy_msg *msg, const st
 static void take_give(struct cvy_engine *e, const struct cvy_msg *msg)
 {
 	const struct give *head = msg->body;
+	int apart;
 	struct cvy_outcome *o;
 	const uint8_t *words;
 
@@ -627,7 +683,7 @@ static void take_give(struct cvy_engine *e, const struct cvy_msg *msg)
 	    msg->bytes != sizeof(*head) + head->words * sizeof(uint64_t) + head->bytes || head->seq != e->done + 1 ||
 	    e->repair->asked != head->seq)
 		return;
-	if (head->status == COVEY_ERR_AGAIN) {
+	if (head->status == COVEY_ERR_AGAIN && head->root >= 0) {
 		be_sent_on(e, msg, head);
 		return;
 	}
@@ -654,11 +710,12 @@ static void take_give(struct cvy_engine *e, const struct cvy_msg *msg)
 		}
 		o->from = head->tick;
 	}
+	apart = head->status == COVEY_ERR_AGAIN;
 	e->repair->next++;
 	e->repair->asked_ns = cvy_engine_now(e);
 	words = (const uint8_t *)msg->body + sizeof(*head);
 	o->result = (struct covey_result){
-		.status = head->status, .epoch = head->epoch, .seq = head->seq, .size = head->size
+		.status = apart ? 0 : head->status, .epoch = head->epoch, .seq = head->seq, .size = head->size
 	};
 	memcpy(o->result.mask.word, words, head->words * sizeof(uint64_t));
 	o->sig = head->sig;
@@ -674,7 +731,11 @@ static void take_give(struct cvy_engine *e, const struct cvy_msg *msg)
 	if (head->tick + 1 < head->ticks)
 		return;
 	e->repair->partial = NULL;
-	take(e, o);
+	if (apart && head->bytes == sizeof(uint32_t) && head->epoch == e->here.epoch && head->seq < e->anew &&
+	    !e->here.set.cut)
+		e->repair->apart = o;
+	else
+		take(e, o);
 	cvy_repair_step(e);
 }
 

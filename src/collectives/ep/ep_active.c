@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * active_ranks and waited on host memory. A rank that is left out counts as missing from the publishing on, the same as
- * a late rank from its deadline on. It learns that nothing comes (from a bit in the dispatch slot, or the length of its
- * run in the combine slot), so it does not wait. All ranks of such a call give active_ranks, so each knows that others
- * may have decided it without a part from it.
+ * active_ranks and waited on host memory. A rank that is left out counts as missing from the publishing on, here alone.
+ * It learns that nothing comes (from a bit in the dispatch slot, or the length of its run in the combine slot), so it
+ * does not wait. All ranks of such a call give active_ranks, so each knows that others may have decided it without a part
+ * from it. Others may still want that part: in a repair, too (repair.c, take_part).
  */
 #include <stdlib.h>
 #include <string.h>

@@ -30,6 +30,7 @@ struct cvy_hosts {
 struct cvy_set {
 	int n;
 	int self; /* index of the own rank, -1: not among them */
+	int cut;  /* contributors of the last ADMIT are missing here: it had begun when a change cut it */
 	int open; /* the windows of all are mapped here, with everything that each wrote for others: one host */
 	int *rank;
 	struct cvy_page **page; /* page of each source as seen here */

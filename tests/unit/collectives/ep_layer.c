@@ -27,7 +27,7 @@ void layer_buffers(struct layer *l)
 	size_t t = (size_t)l->tokens, h = (size_t)l->hidden, ids = t * LAYER_EXPERTS;
 	size_t rows = (size_t)covey_ep_rows(l->ep) * LAYER_EXPERTS;
 
-	must(covey_ep_rows(l->ep) > 0 && l->ep->size <= LAYER_RANKS, "%d rows", covey_ep_rows(l->ep));
+	must(covey_ep_rows(l->ep) >= 0 && l->ep->size <= LAYER_RANKS, "%d rows", covey_ep_rows(l->ep));
 	l->x = calloc(t * h, 2);
 	l->out = calloc(t * h, 2);
 	l->packed = calloc(rows * h, 2);

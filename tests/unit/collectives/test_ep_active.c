@@ -6,8 +6,13 @@
  */
 #include "ep_layer.h"
 
+#include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include "handle.h"
 #include "reduce.h"
 
 enum { RANKS = 3, TOKENS = 12, HIDDEN = 64, SHORT_MS = 50, LONG_MS = 40000 };
@@ -192,6 +197,83 @@ START_TEST(active_ranks_are_given_by_all_or_none)
 }
 END_TEST
 
+/* ---- left out, and a death ---- */
+
+enum { MORTALS = 4 };
+
+struct death {
+	struct covey_config config;
+	int preset;
+	uint64_t *done; /* rank 1 has its outcome */
+};
+
+/* Calls nothing meanwhile: the view without the dead is not active before this rank has called. */
+static void learn_of_the_death(struct covey_group *group)
+{
+	const uint32_t *epoch = &cvy_site(cvy_handle_engine(group))->own->epoch;
+	const uint64_t deadline = harness_deadline(WATCHDOG_MS);
+
+	while (__atomic_load_n(epoch, __ATOMIC_RELAXED) < 2) {
+		must(harness_now_ns() < deadline, "rank 3 does not leave");
+		sched_yield();
+	}
+}
+
+/*
+ * Rank 1 alone leaves rank 0 out and is done; rank 3 has published and dies; rank 2 waits for rank 0, which calls when it
+ * has learned of the death. So the repair of the dispatch needs its call.
+ */
+static int loses_rank_3(void *arg, int rank)
+{
+	static const uint64_t dispatched[] = { 5, 0xe, 7 }, combined[] = { 5, 6, 7 };
+	const struct death *d = arg;
+	struct covey_group *group = harness_join(&d->config, rank);
+	int32_t active[MORTALS] = { rank != 1, 1, 1, 1 };
+	struct covey_result res;
+	struct layer l;
+
+	layer_open(&l, group, d->preset, TOKENS, HIDDEN);
+	l.active = active;
+	must(!covey_barrier(group, NULL, NULL), "barrier");
+	if (rank == 0)
+		learn_of_the_death(group);
+	must(!layer_send(&l, 1), "dispatch");
+	if (rank == 3) {
+		harness_until(d->done, 1, "rank 1");
+		kill(getpid(), SIGKILL);
+	}
+	must(!recv_dispatch(&l, &res), "dispatch");
+	if (rank == 1)
+		__atomic_store_n(d->done, 1, __ATOMIC_SEQ_CST);
+	expect_mask(&res, dispatched[rank], "dispatch", rank);
+	must(active[0] == (rank != 1), "rank %d: rank 0 counts as left out", rank);
+	active[0] = 1;
+	must(!layer_combine(&l, &res), "combine");
+	expect_mask(&res, combined[rank], "combine", rank);
+	layer_check(&l, &res.mask);
+	must(!covey_barrier(group, NULL, NULL), "barrier");
+	layer_close(&l);
+	covey_close(group);
+	return 0;
+}
+
+START_TEST(who_is_left_out_by_one_reaches_the_others_after_a_death)
+{
+	struct death d = { harness_config("epoutdeath", MORTALS), presets[_i / 2], harness_shared(sizeof(uint64_t)) };
+	pid_t pid[MORTALS];
+
+	d.config.transport = _i % 2 ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
+	for (int r = 0; r < MORTALS; r++)
+		pid[r] = harness_fork(loses_rank_3, &d, r);
+	ck_assert(WIFSIGNALED(harness_reap(pid[3])));
+	for (int r = 0; r < 3; r++) {
+		int status = harness_reap(pid[r]);
+
+		ck_assert_msg(WIFEXITED(status) && !WEXITSTATUS(status), "rank %d: status %#x", r, status);
+	}
+}
+END_TEST
+
 /* ---- rows that are summed rank by rank ---- */
 
 enum { EXPERTS = 8, TOP_K = 5 };
@@ -295,6 +377,7 @@ int main(void)
 	tcase_add_loop_test(tc, a_deadline_leaves_out_who_was_late, 0, 6);
 	tcase_add_test(tc, what_was_waited_is_told_for_each_source);
 	tcase_add_test(tc, active_ranks_are_given_by_all_or_none);
+	tcase_add_loop_test(tc, who_is_left_out_by_one_reaches_the_others_after_a_death, 0, 6);
 	tcase_add_loop_test(tc, rows_are_summed_and_rounded_rank_by_rank, 0, 2);
 	suite_add_tcase(suite, tc);
 	return harness_main(suite);

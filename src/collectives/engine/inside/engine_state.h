@@ -210,6 +210,10 @@ int cvy_late(struct cvy_engine *e, struct cvy_op *op, int rank); /* this source 
 enum cvy_absent { CVY_ABSENT_NONE, CVY_ABSENT_MASKED, CVY_ABSENT_ANOTHER_CALL };
 /* Masks sources whose part never comes. */
 enum cvy_absent cvy_late_in_repair(struct cvy_engine *e, const struct cvy_op *op);
+/* For a rank that some left out of an operation: does a member lack it, who may want this rank's part? */
+int cvy_late_wanted(const struct cvy_engine *e, uint64_t seq);
+/* Publishes an operation in a repair, which a holder completed as tick @first. */
+void cvy_late_enter(struct cvy_engine *e, struct cvy_op *op, uint32_t first);
 
 /*
  * Posts FROZEN or REPAIRED. In a group with devices it is for the device, too: the device's sink holds it back until
