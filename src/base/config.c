@@ -395,8 +395,8 @@ static const char *origin(const struct sources *from, enum setting s)
 	return environment(s, &where) ? where : "default";
 }
 
-/* The launcher's identity of the job; "": it gives none. */
-static const char *launched_job(const struct sources *from, char *text, size_t bytes)
+/* The launcher's identity of the job, in memory of the caller; "": it gives none; NULL: no memory. */
+static char *launched_job(const struct sources *from)
 {
 	static const char *const list[][3] = {
 #define JOB_ROW(world, first, second, meaning) { world, first, second },
@@ -404,27 +404,28 @@ static const char *launched_job(const struct sources *from, char *text, size_t b
 #undef JOB_ROW
 	};
 	const char *where = origin(from, SET_world);
+	char *text;
 
 	for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++) {
 		const char *first = getenv(list[i][1]), *second = *list[i][2] ? getenv(list[i][2]) : "";
 
 		if (strcmp(where, list[i][0]) || !first || !*first || !strcmp(first, "none") || !second)
 			continue;
-		snprintf(text, bytes, "%s%s%s", first, *second ? "." : "", second);
-		return text;
+		return asprintf(&text, "%s%s%s", first, *second ? "." : "", second) < 0 ? NULL : text;
 	}
-	return "";
+	return strdup("");
 }
 
 /* A job's identity is part of error texts, so a long one is shortened; a hash keeps two of them distinct. */
 static int settle_job(const struct sources *from, struct cvy_config *to)
 {
-	char text[256], *job;
-	const char *name = *to->job ? to->job : launched_job(from, text, sizeof(text));
+	char *name = *to->job ? strdup(to->job) : launched_job(from), *job = malloc(CVY_JOB_MAX + 1);
 
-	job = malloc(CVY_JOB_MAX + 1);
-	if (!job)
+	if (!job || !name) {
+		free(job);
+		free(name);
 		return cvy_fail(from->box, COVEY_ERR_NOMEM, -1, 0, "no memory for the settings");
+	}
 	if (strlen(name) <= CVY_JOB_MAX)
 		snprintf(job, CVY_JOB_MAX + 1, "%s", name);
 	else
@@ -433,6 +434,7 @@ static int settle_job(const struct sources *from, struct cvy_config *to)
 	for (char *c = job; *c; c++)
 		if (!isgraph((unsigned char)*c))
 			*c = '_';
+	free(name);
 	free(to->job);
 	to->job = job;
 	return 0;

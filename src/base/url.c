@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds where user and password of a store URL end. A URL that passes here goes to the parser of the store client. */
 #include <ctype.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "url.h"
+
+#define ENOUGH 32 /* bytes by which a secret is known that a server has cut */
 
 /* The part after the scheme; NULL: not a scheme of a store. */
 static const char *behind_scheme(const char *url)
@@ -83,15 +86,29 @@ const char *cvy_url_wrong(const char *url)
 	return at ? places_wrong(at + 1, bytes - (size_t)(at + 1 - rest)) : places_wrong(rest, bytes);
 }
 
+/* The first place in @text of @secret, or of so much of it as a server may have left; *len: its bytes there. */
+static char *find_secret(char *text, const char *secret, size_t *len)
+{
+	char start[ENOUGH + 1];
+	char *at;
+
+	snprintf(start, sizeof(start), "%s", secret);
+	at = strstr(text, start);
+	for (*len = strlen(start); at && secret[*len] && at[*len] == secret[*len]; ++*len)
+		;
+	return at;
+}
+
 void cvy_url_hide(char *text, size_t bytes, const char *secret)
 {
-	size_t len = strlen(secret);
 	char *at = text;
+	size_t len;
 
-	while (len && (at = strstr(at, secret))) {
+	while (*secret && (at = find_secret(at, secret, &len))) {
 		size_t room = bytes - (size_t)(at - text), left = strlen(at + len) + 1;
 
-		if ((at > text && isalnum((unsigned char)at[-1])) || isalnum((unsigned char)at[len])) {
+		if (len < ENOUGH &&
+		    ((at > text && isalnum((unsigned char)at[-1])) || isalnum((unsigned char)at[len]))) {
 			at++;
 			continue;
 		}

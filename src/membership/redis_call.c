@@ -182,11 +182,11 @@ static void hide(const struct redis *r, char *text, size_t bytes)
 static void explain(const struct redis *r, const char *text, char *why, size_t bytes)
 {
 	const struct excuse *excuse = find_excuse(text);
-	char said[240];
+	char said[4096]; /* more than is shown: a secret that is cut is not found */
 
-	snprintf(said, sizeof(said), "%.200s", text);
+	snprintf(said, sizeof(said), "%s", text);
 	hide(r, said, sizeof(said));
-	snprintf(why, bytes, "%s%s%s", excuse ? excuse->why : "", excuse ? ": " : "", said);
+	snprintf(why, bytes, "%s%s%.200s", excuse ? excuse->why : "", excuse ? ": " : "", said);
 }
 
 /* Copies the word that begins at @at, in capitals. */

@@ -11,12 +11,20 @@
 #define RIGHT \
 	"; right: redis://[user:password@]host[:port][/db] (rediss:// with TLS), redis+unix:///path[?db=N] or " \
 	"redis+sentinel://[user:password@]host[:port][,host[:port]...]/MASTER[/db]"
+#define BROKEN ", or has a % without two hex digits behind it"
 #define REDIS_PORT 6379
 #define SENTINEL_PORT 26379
 
 static int bad(struct cvy_errbox *box, const char *what)
 {
 	return cvy_fail(box, COVEY_ERR_INVAL, -1, 0, "store URL: %s" RIGHT, what);
+}
+
+/* @room: of its array, with the last 0; @or: "" or BROKEN, for what decode() has refused */
+static int too_long(struct cvy_errbox *box, const char *what, size_t room, const char * or)
+{
+	return cvy_fail(box, COVEY_ERR_INVAL, -1, 0, "store URL: %s is longer than %zu bytes%s" RIGHT, what, room - 1,
+			or);
 }
 
 static int number(const char *text, size_t bytes, int low, int high, int *out)
@@ -66,7 +74,7 @@ static int parse_unix(const char *rest, struct cvy_redis_url *u, struct cvy_errb
 	if (rest[0] != '/' || bytes < 2)
 		return bad(box, "the path of the socket is missing or not absolute");
 	if (decode(rest, bytes, u->path, sizeof(u->path)))
-		return bad(box, "the path of the socket is longer than 107 bytes or has a broken % escape");
+		return too_long(box, "the path of the socket", sizeof(u->path), BROKEN);
 	rest += bytes;
 	if (!*rest)
 		return 0;
@@ -81,9 +89,9 @@ static int parse_user(const char *at, size_t bytes, struct cvy_redis_url *u, str
 	size_t user = colon ? (size_t)(colon - at) : bytes;
 
 	if (decode(at, user, u->user, sizeof(u->user)))
-		return bad(box, "the user is too long or has a broken % escape");
+		return too_long(box, "the user", sizeof(u->user), BROKEN);
 	if (colon && decode(colon + 1, bytes - user - 1, u->password, sizeof(u->password)))
-		return bad(box, "the password is too long or has a broken % escape");
+		return too_long(box, "the password", sizeof(u->password), BROKEN);
 	return 0;
 }
 
@@ -103,8 +111,10 @@ static int parse_place(const char *at, size_t bytes, int port, struct cvy_redis_
 		host = after ? (size_t)(after - at) : bytes;
 		after = at + host;
 	}
-	if (!host || host >= sizeof(to->host))
-		return bad(box, "a host is missing or too long");
+	if (!host)
+		return bad(box, "a host is missing");
+	if (host >= sizeof(to->host))
+		return too_long(box, "a host", sizeof(to->host), "");
 	memcpy(to->host, at, host);
 	to->port = port;
 	if (after < end && (*after != ':' || number(after + 1, (size_t)(end - after - 1), 1, 65535, &to->port)))
@@ -148,10 +158,10 @@ static int tls_file(const char *name, const char *env, const char *query, char *
 	for (; query && *query; query += strcspn(query, "&"), query += *query == '&')
 		if (strncmp(query, name, bytes) == 0 && query[bytes] == '=')
 			return decode(query + bytes + 1, strcspn(query + bytes + 1, "&"), to, room)
-				       ? bad(box, "the path of a file is too long or has a broken % escape")
+				       ? too_long(box, "the path of a file", room, BROKEN)
 				       : 0;
 	if (value && strlen(value) >= room)
-		return bad(box, "the path of a file is too long");
+		return too_long(box, env, room, "");
 	strcpy(to, value ? value : "");
 	return 0;
 }
@@ -159,20 +169,20 @@ static int tls_file(const char *name, const char *env, const char *query, char *
 /* Only ca, cert and key may follow the ?. */
 static int parse_tls(const char *rest, struct cvy_redis_url *u, struct cvy_errbox *box)
 {
-	char head[600];
 	size_t bytes = strcspn(rest, "?");
 	const char *query = rest[bytes] ? rest + bytes + 1 : NULL;
+	char *head;
 	int err;
 
-	if (bytes >= sizeof(head))
-		return bad(box, "it is too long");
-	memcpy(head, rest, bytes);
-	head[bytes] = '\0';
 	for (const char *at = query; at && *at; at += strcspn(at, "&"), at += *at == '&')
 		if (strncmp(at, "ca=", 3) != 0 && strncmp(at, "cert=", 5) != 0 && strncmp(at, "key=", 4) != 0)
 			return bad(box, "after the host only /db and ?ca=FILE&cert=FILE&key=FILE may stand");
+	head = strndup(rest, bytes);
+	if (!head)
+		return cvy_fail(box, COVEY_ERR_NOMEM, -1, 0, "no memory for the store URL");
 	u->tls = 1;
 	err = parse_tcp(head, u, box);
+	free(head);
 	if (!err)
 		err = tls_file("ca", "COVEY_STORE_CA", query, u->ca, sizeof(u->ca), box);
 	if (!err)
@@ -186,9 +196,10 @@ static int parse_master(const char *tail, struct cvy_redis_url *u, struct cvy_er
 {
 	size_t bytes = *tail == '/' ? strcspn(++tail, "/?") : 0;
 
-	if (!bytes || decode(tail, bytes, u->master, sizeof(u->master)))
-		return bad(box,
-			   "after the sentinels the name of the master is missing, too long or has a broken % escape");
+	if (!bytes)
+		return bad(box, "after the sentinels the name of the master is missing");
+	if (decode(tail, bytes, u->master, sizeof(u->master)))
+		return too_long(box, "the name of the master", sizeof(u->master), BROKEN);
 	tail += bytes;
 	if (*tail == '?' || (*tail == '/' && tail[1] && number(tail + 1, strlen(tail + 1), 0, DB_MAX, &u->db)))
 		return bad(box, "after the name of the master only /db, a number, may stand");
@@ -232,7 +243,10 @@ int cvy_redis_url_parse(const char *url, struct cvy_redis_url *u, struct cvy_err
 		err = parse_tls(url + 9, u, box);
 	else
 		err = parse_tcp(url + 8, u, box);
-	if (!err && !u->password[0] && secret && strlen(secret) < sizeof(u->password))
-		strcpy(u->password, secret);
-	return err;
+	if (err || u->password[0] || !secret)
+		return err;
+	if (strlen(secret) >= sizeof(u->password))
+		return too_long(box, "COVEY_STORE_PASSWORD", sizeof(u->password), "");
+	strcpy(u->password, secret);
+	return 0;
 }

@@ -9,6 +9,9 @@
 #include "error.h"
 
 #define CVY_SENTINELS_MAX 16
+#define CVY_SECRET_BYTES \
+	16384 /* with the last 0; tokens of clouds, which stand for passwords, have up to some thousand */
+#define CVY_FILE_BYTES 4096
 
 struct cvy_redis_place {
 	char host[256];
@@ -22,10 +25,11 @@ struct cvy_redis_url {
 	int sentinels;	  /* 0: the server is named directly */
 	char master[128]; /* name by which sentinels know the master */
 	int tls;
-	char ca[256], cert[256], key[256]; /* of TLS: files; empty: the system's authorities, no own certificate */
+	char ca[CVY_FILE_BYTES], cert[CVY_FILE_BYTES],
+		key[CVY_FILE_BYTES]; /* of TLS: files; empty: the system's authorities, no own certificate */
 	int db;
-	char user[128],	       /* of the server; sentinels get neither */
-		password[256]; /* empty: none; the password comes from COVEY_STORE_PASSWORD if the URL has none */
+	/* Of the server; sentinels get neither. Empty: none; COVEY_STORE_PASSWORD is taken if the URL has no password. */
+	char user[CVY_SECRET_BYTES], password[CVY_SECRET_BYTES];
 };
 
 /* INVAL or UNSUPPORTED; the cause never repeats the URL, which may hold a password. */

@@ -190,8 +190,10 @@ static ncclResult_t start(void)
 		return cvy_nccl_fail(ncclSystemError,
 				     "no store: set COVEY_STORE to the URL of a Redis, or install redis-server or "
 				     "valkey-server so that ncclGetUniqueId() finds it on PATH");
-	if (!tmp || !tmp[0] || strlen(tmp) + sizeof("/covey-nccl-XXXXXX") > sizeof(directory))
-		tmp = "/tmp"; /* the path of a socket is short */
+	/* The path of a socket is short, and is part of a URL. */
+	if (!tmp || tmp[0] != '/' || strpbrk(tmp, " \t\r\n%?") ||
+	    strlen(tmp) + sizeof("/covey-nccl-XXXXXX") > sizeof(directory))
+		tmp = "/tmp";
 	snprintf(directory, sizeof(directory), "%s/covey-nccl-XXXXXX", tmp);
 	if (!mkdtemp(directory))
 		return cvy_nccl_fail(ncclSystemError, "no store: mkdtemp %s: %s", directory, strerror(errno));

@@ -34,7 +34,7 @@ struct asker {
 struct cvy_metrics {
 	struct cvy_loop *loop;
 	const struct cvy_flight *page;
-	char place[200], group[72];
+	char *place, group[72];
 	char path[108];	 /* of the unix socket, removed at the end */
 	struct stat own; /* of that file */
 	int fd;		 /* -1: not served yet */
@@ -348,12 +348,13 @@ int cvy_metrics_open(const struct cvy_config *config, struct cvy_loop *loop, con
 	if (!*config->metrics || !page)
 		return 0;
 	m = calloc(1, sizeof(*m));
-	if (!m)
+	if (!m || !(m->place = strdup(config->metrics))) {
+		free(m);
 		return COVEY_ERR_NOMEM;
+	}
 	m->loop = loop;
 	m->page = page;
 	m->fd = -1;
-	snprintf(m->place, sizeof(m->place), "%s", config->metrics);
 	snprintf(m->group, sizeof(m->group), "%s", config->group);
 	for (int i = 0; i < ASKERS; i++) {
 		m->asker[i].metrics = m;
@@ -374,5 +375,6 @@ void cvy_metrics_close(struct cvy_metrics *m)
 		close(m->fd);
 	if (m->path[0])
 		cvy_unlink_own(m->path, &m->own);
+	free(m->place);
 	free(m);
 }

@@ -42,10 +42,10 @@ struct cvy_verbs_region cvy_region_get(const struct cvy_layout *l, int i);
 /* ---- the device (verbs_device.c) ---- */
 
 struct cvy_rdma_wish {
-	char name[64];	     /* empty: any */
-	int port;	     /* 0: any */
-	int gid;	     /* index, -1: any */
-	char interface[256]; /* the setting for dialled addresses: its device is preferred */
+	char name[64];	       /* empty: any */
+	int port;	       /* 0: any */
+	int gid;	       /* index, -1: any */
+	const char *interface; /* the setting for dialled addresses: its device is preferred */
 };
 
 /* "NAME", "NAME:PORT", "NAME:PORT/GID" or "". 0, or INVAL. */

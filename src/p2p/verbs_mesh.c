@@ -165,7 +165,7 @@ void cvy_rdma_welcome(struct cvy_peer *peer, struct cvy_welcome *welcome)
 static int open_all(struct cvy_rdma *rdma, const struct cvy_config *config, char *why, size_t bytes)
 {
 	struct cvy_mesh *mesh = rdma->mesh;
-	struct cvy_rdma_wish wish = { .gid = -1 };
+	struct cvy_rdma_wish wish = { .gid = -1, .interface = config->interface ? config->interface : "" };
 	int err;
 
 	if (cvy_rdma_parse(config->rdma_device ? config->rdma_device : "", &wish)) {
@@ -173,7 +173,6 @@ static int open_all(struct cvy_rdma *rdma, const struct cvy_config *config, char
 			 config->rdma_device);
 		return COVEY_ERR_UNSUPPORTED;
 	}
-	snprintf(wish.interface, sizeof(wish.interface), "%s", config->interface ? config->interface : "");
 	err = cvy_rdma_device_open(rdma, &wish, why, bytes);
 	if (err)
 		return err;

@@ -251,10 +251,10 @@ static void check_group_memory(struct doctor *d)
 
 static void check_directory(struct doctor *d)
 {
-	const char *dir = getenv("TMPDIR");
+	const char *why, *dir = tool_tmp(&why);
 
-	if (!dir || !*dir)
-		dir = "/tmp";
+	if (why)
+		find(d, LOOK, "directory", "a TMPDIR without that", "TMPDIR %s: ep-run takes /tmp", why);
 	if (access(dir, W_OK | X_OK))
 		find(d, LOOK, "directory", "TMPDIR=DIRECTORY that can be written; with a named store none is needed",
 		     "%.100s: %s; the private store of ep-run stands there", dir, strerror(errno));

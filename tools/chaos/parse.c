@@ -177,6 +177,9 @@ static int set_variable(struct reader *r)
 
 	if (r->words != 3 || strncmp(r->word[1], "COVEY_", 6))
 		return wrong(r, "set NAME VALUE is needed, with a name that begins with COVEY_");
+	for (int i = 1; i < 3; i++)
+		if (strlen(r->word[i]) >= sizeof(plan->setting[0][0]))
+			return wrong(r, "%.20s...: longer than %zu bytes", r->word[i], sizeof(plan->setting[0][0]) - 1);
 	if (plan->settings == CHAOS_SETTINGS)
 		return wrong(r, "more than %d settings", CHAOS_SETTINGS);
 	snprintf(plan->setting[plan->settings][0], sizeof(plan->setting[0][0]), "%s", r->word[1]);
@@ -320,6 +323,8 @@ static int step_rank_text(struct reader *r, struct chaos_step *step)
 	if (step->verb == CHAOS_ARM) {
 		if (at + 1 != r->words || !step->ranks)
 			return wrong(r, "arm 2 RULE is needed, with a rule of COVEY_FAULT such as kill@agent:report");
+		if (strlen(r->word[at]) >= sizeof(step->text))
+			return wrong(r, "%.20s...: longer than %zu bytes", r->word[at], sizeof(step->text) - 1);
 		snprintf(step->text, sizeof(step->text), "%s", r->word[at]);
 		return 0;
 	}

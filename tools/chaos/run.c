@@ -312,9 +312,11 @@ void chaos_run_init(struct chaos_run *run, const struct chaos_options *opt)
 
 int chaos_run_open(struct chaos_run *run)
 {
-	const char *tmp = getenv("TMPDIR");
+	const char *why, *tmp = tool_tmp(&why);
 
-	snprintf(run->server.dir, sizeof(run->server.dir), "%.40s/covey-chaos-XXXXXX", tmp ? tmp : "/tmp");
+	if (strlen(tmp) > sizeof(run->server.dir) - sizeof("/covey-chaos-XXXXXX"))
+		tmp = "/tmp";
+	snprintf(run->server.dir, sizeof(run->server.dir), "%s/covey-chaos-XXXXXX", tmp);
 	if (!mkdtemp(run->server.dir)) {
 		run->server.dir[0] = '\0';
 		return -1;

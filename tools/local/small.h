@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 /* CLOCK_MONOTONIC */
@@ -46,6 +47,28 @@ static inline const struct tool_option *tool_option(const struct tool_option *li
 	while (list->name && list->key != key)
 		list++;
 	return list->name ? list : NULL;
+}
+
+#define TOOL_TMP_MAX 76 /* a directory there, and in it the socket of a store, fit the path of a socket */
+
+/*
+ * Where tools make directories: TMPDIR, or /tmp. Its path becomes part of a URL and of a store's settings, so it is plain.
+ * @why: NULL, or what keeps TMPDIR from being used.
+ */
+static inline const char *tool_tmp(const char **why)
+{
+	const char *tmp = getenv("TMPDIR");
+
+	*why = NULL;
+	if (!tmp || !*tmp)
+		return "/tmp";
+	if (strlen(tmp) > TOOL_TMP_MAX)
+		*why = "is longer than 76 bytes";
+	else if (*tmp != '/')
+		*why = "is not an absolute path";
+	else if (strspn(tmp, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789/._+-") != strlen(tmp))
+		*why = "has a character other than letters, digits, / . _ + and -";
+	return *why ? "/tmp" : tmp;
 }
 
 static inline int tool_remove_one(const char *path, const struct stat *st, int type, struct FTW *at)

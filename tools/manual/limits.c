@@ -38,6 +38,8 @@ static void group(FILE *file)
 	row(file, "tag of a message", "0", INT32_MAX, "INVAL");
 	row(file, "rules in `algo`", "", CVY_RULES_MAX, "`covey_join`: INVAL");
 	row(file, "Sentinels in a store URL", "1", CVY_SENTINELS_MAX, "`covey_join`: INVAL");
+	row(file, "bytes of a user or a password of the store", "", CVY_SECRET_BYTES - 1, "`covey_join`: INVAL");
+	row(file, "bytes of the path of a file of TLS", "", CVY_FILE_BYTES - 1, "`covey_join`: INVAL");
 }
 
 static void pair(FILE *file)
@@ -70,6 +72,8 @@ static void tools(FILE *file)
 {
 	head(file, "ep-run");
 	row(file, "ranks, joiners included", "1", COVEY_MAX_RANKS, "usage");
+	row(file, "bytes of TMPDIR, an absolute path of letters, digits, `/ . _ +` and `-`", "1", TOOL_TMP_MAX,
+	    "/tmp is taken");
 	row(file, "hosts of `--hosts`", "", RUN_MAX_HOSTS, "usage");
 	row(file, "words of `--ssh` and `--launch`", "1", RUN_MAX_WORDS, "usage");
 	row(file, "replacements of all ranks together", "", RUN_MAX_RESTARTS, "the dead are not replaced");

@@ -72,6 +72,11 @@ static int join(struct moe_rank *r)
 	r->report.rank = view.rank;
 	r->report.pid = (int)getpid();
 	r->report.incarnation = view.incarnation;
+	if (store && strlen(store) >= sizeof(r->report.store)) {
+		fprintf(stderr, "ep-moe: COVEY_STORE is longer than %zu bytes: set COVEY_STORE_PASSWORD beside it\n",
+			sizeof(r->report.store) - 1);
+		return -1;
+	}
 	snprintf(r->report.store, sizeof(r->report.store), "%s", store ? store : "");
 	snprintf(r->report.group, sizeof(r->report.group), "%s", group ? group : "covey");
 	if (r->fd >= 0 && send(r->fd, &r->report, sizeof(r->report), MSG_NOSIGNAL) < 0)

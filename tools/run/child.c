@@ -86,21 +86,16 @@ void run_kill_all(pid_t spare_session)
 
 int run_make_dir(struct run_options *opt)
 {
-	const char *base = getenv("TMPDIR"), *from = "TMPDIR is";
-	const size_t most = sizeof(opt->dir) - sizeof("/covey-XXXXXX"); /* the socket's path must fit sun_path */
+	const char *why, *base = tool_tmp(&why);
 
-	if (base && strlen(base) > most)
-		run_say("TMPDIR is longer than %zu bytes: the directory of the store is made in /tmp", most);
-	if (!base || !*base || strlen(base) > most) {
-		base = "/tmp";
-		from = "TMPDIR is not used:";
-	}
+	if (why)
+		run_say("TMPDIR %s: the directory of the store is made in /tmp", why);
 	snprintf(opt->dir, sizeof(opt->dir), "%s/covey-XXXXXX", base);
 	if (mkdtemp(opt->dir) && !chmod(opt->dir, 0700)) /* with any umask */
 		return 0;
-	run_say("no directory can be made in %s (%s %s): %s; set TMPDIR to one that can be written, or name a store "
-		"with --store, which needs none",
-		base, from, base, strerror(errno));
+	run_say("no directory can be made in %s: %s; set TMPDIR to one that can be written, or name a store with "
+		"--store, which needs none",
+		base, strerror(errno));
 	opt->dir[0] = '\0';
 	return -1;
 }
@@ -146,13 +141,14 @@ void run_place(const struct run_options *opt, int rank, int *host, int *local)
 static void set_text(struct run_variable *to, const char *name, const char *value)
 {
 	to->name = name;
-	snprintf(to->value, sizeof(to->value), "%s", value);
+	to->value = value;
 }
 
 static void set_number(struct run_variable *to, const char *name, int value)
 {
 	to->name = name;
-	snprintf(to->value, sizeof(to->value), "%d", value);
+	snprintf(to->number, sizeof(to->number), "%d", value);
+	to->value = to->number;
 }
 
 int run_variables(const struct run_options *opt, const char *url, int rank, bool replacement,

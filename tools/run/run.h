@@ -37,11 +37,11 @@ struct run_options {
 	int ssh_count;			/* 0: ranks are started here */
 	const char *launch[RUN_MAX_WORDS];
 	int launch_count;
-	const char *address; /* where a private store listens for other hosts; NULL: chosen by us */
-	char **argv;	     /* PROG ARGS NULL */
-	char dir[90];	     /* private directory of the store, removed at the end; empty: none is needed */
-	bool group_named;    /* by option or environment */
-	char found[512];     /* URL of the store of another run, for joiners alone */
+	const char *address;	     /* where a private store listens for other hosts; NULL: chosen by us */
+	char **argv;		     /* PROG ARGS NULL */
+	char dir[TOOL_TMP_MAX + 14]; /* private directory of the store, removed at the end; empty: none is needed */
+	bool group_named;	     /* by option or environment */
+	char found[512];	     /* URL of the store of another run, for joiners alone */
 	char found_group[80];
 };
 
@@ -106,8 +106,8 @@ void run_place(const struct run_options *opt, int rank, int *host, int *local);
 /* Variables in the environment of a rank. */
 #define RUN_VARIABLES 11
 struct run_variable {
-	const char *name;
-	char value[320];
+	const char *name, *value;
+	char number[16];
 };
 int run_variables(const struct run_options *opt, const char *url, int rank, bool replacement,
 		  struct run_variable list[RUN_VARIABLES]);

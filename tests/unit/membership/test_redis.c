@@ -21,6 +21,7 @@
 #include "redis_url.h"
 #include "store.h"
 #include "store_cases.h"
+#include "url.h"
 
 #define WATCHDOG_MS 20000
 
@@ -463,6 +464,45 @@ START_TEST(sentinel_urls_are_taken_apart)
 }
 END_TEST
 
+/* Tokens of clouds stand for passwords. What is too long is refused, with the limit. */
+START_TEST(urls_have_room_for_tokens)
+{
+	static char token[CVY_SECRET_BYTES + 1], url[sizeof(token) + 64];
+	struct covey_error_info info;
+	static struct cvy_redis_url u;
+
+	memset(token, 'a', sizeof(token) - 1);
+	for (size_t bytes = CVY_SECRET_BYTES - 1; bytes <= CVY_SECRET_BYTES; bytes++) {
+		int want = bytes < CVY_SECRET_BYTES ? 0 : COVEY_ERR_INVAL;
+
+		token[bytes] = '\0';
+		snprintf(url, sizeof(url), "rediss://me:%s@h:1", token);
+		ck_assert_int_eq(cvy_redis_url_parse(url, &u, NULL), want);
+		if (!want)
+			ck_assert_str_eq(u.password, token);
+		setenv("COVEY_STORE_PASSWORD", token, 1);
+		ck_assert_int_eq(cvy_redis_url_parse("redis://h", &u, NULL), want);
+		unsetenv("COVEY_STORE_PASSWORD");
+		if (!want)
+			ck_assert_str_eq(u.password, token);
+		token[bytes] = 'a';
+	}
+	cvy_errbox_get(NULL, &info);
+	ck_assert_ptr_nonnull(strstr(info.cause, "COVEY_STORE_PASSWORD is longer than 16383 bytes"));
+}
+END_TEST
+
+/* A server repeats what it refuses, and cuts it. */
+START_TEST(long_secrets_are_hidden_where_they_are_cut)
+{
+	char text[200] = "with args beginning with: 'abcdefghijklmnopqrstuvwxyz0123456789ABCDE' a",
+	     secret[] = "abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJK";
+
+	cvy_url_hide(text, sizeof(text), secret);
+	ck_assert_str_eq(text, "with args beginning with: '***' a");
+}
+END_TEST
+
 static int pairs;
 
 static void count_pair(void *ctx, const char *key, const char *value)
@@ -632,6 +672,8 @@ int main(void)
 	tcase_add_test(tc, client_waits_longer_for_a_store_that_was_late);
 	tcase_add_test(tc, bad_urls_are_explained);
 	tcase_add_test(tc, sentinel_urls_are_taken_apart);
+	tcase_add_test(tc, urls_have_room_for_tokens);
+	tcase_add_test(tc, long_secrets_are_hidden_where_they_are_cut);
 	tcase_add_test(tc, admin_call_reports_a_missing_group);
 	tcase_add_test(tc, what_is_wrong_with_a_store_is_named);
 	tcase_add_test(tc, a_cluster_that_does_not_serve_the_slot_is_named);

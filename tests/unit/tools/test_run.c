@@ -206,6 +206,45 @@ START_TEST(run_sets_the_environment)
 }
 END_TEST
 
+/* A TMPDIR that would have to be escaped in a URL or in the settings of a store is not used, and that is said. */
+START_TEST(run_lives_with_any_tmpdir)
+{
+	static const struct {
+		const char *path, *why;
+	} tmp[] = {
+		{ "/tmp/a b", "a character" },
+		{ "/tmp/a\"b", "a character" },
+		{ "/tmp/a\nb", "a character" },
+		{ "/tmp/a?db=1", "a character" },
+		{ "/tmp/a%20b", "a character" },
+		{ "tmp", "not an absolute path" },
+		{ "/tmp/0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890",
+		  "longer than 76 bytes" }
+	};
+
+	for (size_t i = 0; i < sizeof(tmp) / sizeof(*tmp); i++) {
+		setenv("TMPDIR", tmp[i].path, 1);
+		ck_assert_int_eq(shell(&run, NULL, NULL, "echo ${COVEY_STORE%%covey-*}"), 0);
+		assert_has(&run, "[0] redis+unix:///tmp/\n");
+		assert_has(&run, tmp[i].why);
+	}
+	setenv("TMPDIR", dir, 1);
+}
+END_TEST
+
+START_TEST(run_hands_on_a_store_with_a_long_password)
+{
+	char url[4096] = "redis://:";
+
+	memset(url + strlen(url), 'a', 3000);
+	strcat(url, "@127.0.0.1:1");
+	setenv("COVEY_STORE", url, 1);
+	ck_assert_int_eq(shell(&run, NULL, NULL, "echo ${#COVEY_STORE}"), 0);
+	unsetenv("COVEY_STORE");
+	assert_has(&run, "[0] 3021\n");
+}
+END_TEST
+
 START_TEST(run_gives_the_code_of_a_failed_rank)
 {
 	ck_assert_int_eq(shell(&run, NULL, NULL, "[ $RANK != 1 ] || exit 7"), 7);
@@ -503,6 +542,8 @@ int main(void)
 	tcase_add_test(tcase, run_labels_whole_lines_of_both_streams);
 	tcase_add_test(tcase, run_cuts_a_line_without_end);
 	tcase_add_test(tcase, run_sets_the_environment);
+	tcase_add_test(tcase, run_lives_with_any_tmpdir);
+	tcase_add_test(tcase, run_hands_on_a_store_with_a_long_password);
 	tcase_add_test(tcase, run_gives_the_code_of_a_failed_rank);
 	tcase_add_test(tcase, run_forgives_a_killed_rank_when_the_group_lived);
 	tcase_add_test(tcase, run_strict_forgives_nothing);
