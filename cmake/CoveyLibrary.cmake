@@ -44,6 +44,7 @@ endif()
 include(CMakePackageConfigHelpers)
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/covey)
 file(RELATIVE_PATH COVEY_PC_UP ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+list(JOIN COVEY_STATIC_FLAGS " " COVEY_STATIC_FLAGS)
 configure_file(${PROJECT_SOURCE_DIR}/covey.pc.in ${PROJECT_BINARY_DIR}/covey.pc @ONLY)
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/coveyConfig.cmake.in ${PROJECT_BINARY_DIR}/coveyConfig.cmake
 	INSTALL_DESTINATION ${package} PATH_VARS CMAKE_INSTALL_LIBDIR CMAKE_INSTALL_INCLUDEDIR)

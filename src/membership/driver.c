@@ -263,6 +263,9 @@ static void apply(struct cvy_driver *d, const struct cvy_action *a)
 	case CVY_DO_JOINED:
 		joined(d, a);
 		break;
+	case CVY_DO_SAY:
+		cvy_warn("join", "waiting for up to %d ms: %s", (int)a->number, a->text ? a->text : "");
+		break;
 	case CVY_DO_PUBLISH:
 		publish(d, a);
 		break;

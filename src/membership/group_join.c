@@ -9,6 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define SAY_HELD_MS 2000
+#define SAY_MISSING_MS 10000
+
 void cvy_join_done(struct cvy_group_state *g, int err, const char *why)
 {
 	struct cvy_action *a;
@@ -249,18 +252,37 @@ static void missing(struct cvy_group_state *g, char *text, size_t bytes)
 		snprintf(text, bytes, "all are here, but the store has not begun the view");
 }
 
-static void expired(struct cvy_group_state *g)
+/* What the join waits for, into @text; returns the error if it ends there. */
+static int waits_for(struct cvy_group_state *g, char *text, size_t bytes)
 {
-	char text[2 * CVY_CAUSE];
-
 	if (g->rank >= 0) {
-		missing(g, text, sizeof(text));
-		cvy_join_done(g, COVEY_ERR_TIMEOUT, text);
-	} else if (g->join_err) {
-		cvy_join_done(g, g->join_err, g->join_why);
-	} else {
-		cvy_join_done(g, COVEY_ERR_STORE, g->store_why[0] ? g->store_why : "the store did not answer");
+		missing(g, text, bytes);
+		return COVEY_ERR_TIMEOUT;
 	}
+	snprintf(text, bytes, "%s",
+		 g->join_err	   ? g->join_why
+		 : g->store_why[0] ? g->store_why
+				   : "the store did not answer");
+	return g->join_err ? g->join_err : COVEY_ERR_STORE;
+}
+
+/*
+ * Once, so that nobody has to wait for the deadline to learn it: of a name or a rank that is held soon, and later of
+ * ranks that may still be starting.
+ */
+static void say_waiting(struct cvy_group_state *g)
+{
+	uint64_t begun = g->join_deadline - (uint64_t)g->args.join_ms * CVY_MS;
+	char text[2 * CVY_CAUSE];
+	struct cvy_action *a;
+
+	if (g->join_said || g->now < begun + (g->rank < 0 ? SAY_HELD_MS : SAY_MISSING_MS) * CVY_MS)
+		return;
+	g->join_said = 1;
+	waits_for(g, text, sizeof(text));
+	a = cvy_do(g, CVY_DO_SAY, g->rank);
+	a->number = (g->join_deadline - g->now) / CVY_MS;
+	a->text = strdup(text);
 }
 
 static void say_ready(struct cvy_group_state *g)
@@ -309,9 +331,13 @@ void cvy_join_advance(struct cvy_group_state *g)
 {
 	if (!g->joined) {
 		if (g->now >= g->join_deadline) {
-			expired(g);
+			char text[2 * CVY_CAUSE];
+			int err = waits_for(g, text, sizeof(text));
+
+			cvy_join_done(g, err, text);
 			return;
 		}
+		say_waiting(g);
 		cvy_group_wake(g, g->join_deadline);
 	}
 	if (g->phase != CVY_PHASE_JOINING)

@@ -117,6 +117,7 @@ struct cvy_group_state {
 	int leave_asked; /* by the application: wants an answer */
 	uint64_t join_deadline;
 	int join_err;
+	int join_said; /* what the join waits for was logged */
 	char join_why[CVY_CAUSE];
 	char link_why[CVY_LINK_WHY]; /* while joining: which link failed last, and why */
 	int displaced;		     /* times that it lost its place before a view listed it: lengthens waits */

@@ -45,12 +45,12 @@ enum { EXIT_DONE, EXIT_USAGE, EXIT_REFUSED, EXIT_TIMEOUT, EXIT_STORE, EXIT_OUTPU
 
 struct admin {
 	char *store; /* NULL: the environment */
-	long run;    /* process of ep-run that has the store; 0: none named */
+	long run;    /* process of ep-run that has the store, named or found; 0: none */
 	const char *group;
-	bool json, dead, once, device;
-	long wait_ms;	  /* 0: do not wait */
-	long interval_ms; /* watch, top, events: between two looks */
-	long looks;	  /* watch, top, events: how many; -1: without end */
+	bool json, dead, once, device, seen; /* seen: watch, top, events: the group was there */
+	long wait_ms;			     /* 0: do not wait */
+	long interval_ms;		     /* watch, top, events: between two looks */
+	long looks;			     /* watch, top, events: how many; -1: without end */
 	const char *flight;
 	const char *command;
 	int ranks[ADMIN_MAX_WORDS];
@@ -62,6 +62,7 @@ int admin_look(struct admin *a);		/* fills a->now; returns the exit code, after 
 int admin_try(struct admin *a);			/* the same without a message: COVEY_ERR_* */
 int admin_code(const struct admin *a, int err); /* the exit code for a call that failed */
 
+bool admin_over(struct admin *a, int err); /* after a look: the group has ended, which is said */
 int admin_watch(struct admin *a);
 int admin_top(struct admin *a);
 int admin_events(struct admin *a);
@@ -72,7 +73,7 @@ int admin_doctor(struct admin *a);
 struct cvy_flight;
 struct admin_flight {
 	struct cvy_flight *page; /* a copy */
-	bool alive; /* its process exists */
+	bool alive;		 /* its process exists */
 };
 int admin_flight_find(const char *group, const char *directory, struct admin_flight *list, int max); /* by rank */
 void admin_flight_drop(struct admin_flight *list, int count);

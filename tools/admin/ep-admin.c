@@ -404,6 +404,15 @@ static int ask(struct admin *a)
 	if (code)
 		return code;
 	say_lacks(a, first, LACK_JOINER, lacks, sizeof(lacks));
+	for (int i = 0; i < a->count && !strcmp(a->command, "recover"); i++) {
+		const struct admin_member *m = &a->now.rank[a->ranks[i]];
+
+		if (m->member && !m->pending && !m->accused[0] && !m->proven[0]) {
+			fprintf(stderr, "ep-admin: refused: rank %d is alive (incarnation %" PRIu64 " on %s)\n",
+				a->ranks[i], m->inc, m->host);
+			return EXIT_REFUSED;
+		}
+	}
 	if (removes && !a->now.rank[a->ranks[0]].member) {
 		fprintf(stderr, "ep-admin: refused: rank %d is not in the view\n", a->ranks[0]);
 		return EXIT_REFUSED;
@@ -445,6 +454,8 @@ static int run(struct admin *a)
 {
 	if (!strcmp(a->command, "status") || !strcmp(a->command, "links"))
 		return show(a);
+	if (!strcmp(a->command, "watch") || !strcmp(a->command, "top") || !strcmp(a->command, "events"))
+		covey_log_set(NULL, NULL, getenv("COVEY_LOG") ? 0 : COVEY_LOG_ERROR); /* they say what fails, once */
 	if (!strcmp(a->command, "watch"))
 		return admin_watch(a);
 	if (!strcmp(a->command, "top"))
@@ -480,6 +491,7 @@ static int choose_store(struct admin *a)
 		return EXIT_USAGE;
 	free(a->store);
 	a->store = strdup(run.url);
+	a->run = run.pid;
 	if (!group)
 		a->group = run.group;
 	return EXIT_DONE;

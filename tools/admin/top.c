@@ -183,6 +183,10 @@ int admin_top(struct admin *a)
 			code = EXIT_OUTPUT;
 			break;
 		}
+		if (admin_over(a, err)) {
+			err = 0;
+			break;
+		}
 	}
 	free(top);
 	free(samples);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Changes in a group as they occur: the whole picture again and again (watch), or a line for each difference between
- * two looks at the store (events). A store that does not answer is a line too, and is asked again.
+ * two looks at the store (events). A store that does not answer is a line too, and is asked again, unless it was that of
+ * an ep-run that has ended.
  */
 #include <inttypes.h>
 #include <poll.h>
@@ -12,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../local/local.h"
 #include "admin.h"
 
 #define WATCH_MS 1000
@@ -27,6 +29,23 @@ const char *admin_clock(char text[16])
 	localtime_r(&t.tv_sec, &tm);
 	snprintf(text, 16, "%02d:%02d:%02d.%03d", tm.tm_hour, tm.tm_min, tm.tm_sec, (int)(t.tv_nsec / 1000000));
 	return text;
+}
+
+bool admin_over(struct admin *a, int err)
+{
+	if (a->looks >= 0)
+		return false;
+	if (err == COVEY_ERR_CLOSED && a->seen)
+		fprintf(stderr, "ep-admin: group %s is gone from the store\n", a->group);
+	else if (!err && !strcmp(a->now.phase, "closed"))
+		fprintf(stderr, "ep-admin: group %s is closed: its last member has left\n", a->group);
+	else if (err && a->run && !local_lives((pid_t)a->run))
+		fprintf(stderr, "ep-admin: the ep-run of group %s, process %ld, has ended\n", a->group, a->run);
+	else {
+		a->seen |= !err;
+		return false;
+	}
+	return true;
 }
 
 static void show_look(const struct admin *a, int err)
@@ -65,6 +84,8 @@ int admin_watch(struct admin *a)
 		show_look(a, err);
 		if (fflush(stdout))
 			return EXIT_OUTPUT;
+		if (admin_over(a, err))
+			return EXIT_DONE;
 	}
 	return err ? admin_code(a, err) : EXIT_DONE;
 }
@@ -156,6 +177,10 @@ static int follow(struct admin *a)
 		if (look)
 			poll(NULL, 0, (int)(a->interval_ms ? a->interval_ms : EVENTS_MS));
 		err = admin_try(a);
+		if (err && admin_over(a, err)) {
+			err = 0;
+			break;
+		}
 		if (err) {
 			covey_last_error(NULL, &info);
 			if (!down)
@@ -167,9 +192,9 @@ static int follow(struct admin *a)
 			say("store: it answers again");
 		down = false;
 		compare(was, &a->now);
-		keep(was, &a->now);
-		if (fflush(stdout))
+		if (fflush(stdout) || admin_over(a, err))
 			break;
+		keep(was, &a->now);
 	}
 	free(was);
 	return err ? admin_code(a, err) : EXIT_DONE;

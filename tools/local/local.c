@@ -134,6 +134,16 @@ int local_find(const char *group, struct local_run *list, int max)
 	return count;
 }
 
+bool local_lives(pid_t pid)
+{
+	static struct local_run list[MAX_RUNS];
+	int count = local_find(NULL, list, MAX_RUNS);
+
+	while (count && list[count - 1].pid != pid)
+		count--;
+	return count;
+}
+
 void local_printable(const char *url, char *text, size_t bytes)
 {
 	const char *scheme = strstr(url, "://"), *at = strrchr(url, '@');

@@ -3,6 +3,7 @@
 #ifndef LOCAL_H
 #define LOCAL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 
@@ -18,6 +19,9 @@ int local_show(const struct local_run *run);
 
 /* Runs of this user (root: of root), by pid; @group: only of this name, NULL: of any. Their number, at most @max. */
 int local_find(const char *group, struct local_run *list, int max);
+
+/* Does the ep-run of that process, which local_find() has listed, still hold its store? */
+bool local_lives(pid_t pid);
 
 /* The URL without secrets, for people. */
 void local_printable(const char *url, char *text, size_t bytes);

@@ -81,9 +81,14 @@ until_has "$where/stream" 'rank 0 left: inc'
 until_has "$where/stream" 'view 2: active'
 : >"$where/stop"
 wait $group
-until_has "$where/stream" 'closed\|there is no group\|REFUSED\|cannot be granted\|the group is closed'
-kill $watcher
-wait $watcher 2>/dev/null
+# Once the group is closed, nothing more can come: all that look again and again end.
+wait $watcher || wrong "events of a group that ended: code $?"
+until_has "$where/stream" 'group one is closed'
+for form in watch 'watch --json' top events; do
+	# shellcheck disable=SC2086
+	timeout 20 "$admin" -g one $form >"$where/seen" 2>&1 || wrong "$form of a closed group: code $?"
+	grep -q 'group one is closed' "$where/seen" || wrong "$form of a closed group: $(cat "$where/seen")"
+done
 "$admin" -g one forget || wrong "forget of the dead: code $?"
 "$admin" -g one status 2>/dev/null
 [ $? = 2 ] || wrong "status of the forgotten: not code 2"
@@ -106,6 +111,9 @@ until_has "$where/stream" 'view 2: active'
 kill $watcher
 wait $watcher 2>/dev/null
 grep -q dead "$where/stream" && wrong "who was retired is called dead: $(cat "$where/stream")"
+"$admin" -g states recover 2 2>"$where/seen"
+[ $? = 2 ] || wrong "recover of the living: not code 2"
+grep -q 'rank 2 is alive' "$where/seen" || wrong "recover of the living: $(cat "$where/seen")"
 "$admin" -g states recover 1 2>"$where/seen" || wrong "recover: code $?"
 grep -q 'rank 1 has no joiner' "$where/seen" || wrong "recover without a joiner is silent: $(cat "$where/seen")"
 "$admin" -g states status >"$where/seen"

@@ -27,6 +27,20 @@ make -s -C "$where/by-pkg-config" CC="$cc"
 	-DCMAKE_C_COMPILER="$cc" >"$where/log" 2>&1 || { cat "$where/log"; exit 1; }
 "$cmake" --build "$where/by-cmake" >"$where/log" 2>&1 || { cat "$where/log"; exit 1; }
 
+[ "$("$source/tools/wheel" --help | grep -c -e --no-cuda)" != 0 ] || { echo "tools/wheel --help does not say --no-cuda"; exit 1; }
+code=0
+"$source/tools/wheel" --nonsense 2>/dev/null || code=$?
+[ $code = 64 ] || { echo "tools/wheel --nonsense: code $code"; exit 1; }
+
+# The shared library needs no package of what it is linked with, and gives none of their flags.
+flags=$(env -u PKG_CONFIG_PATH PKG_CONFIG_LIBDIR="$PKG_CONFIG_PATH" pkg-config --cflags --libs covey)
+for flag in $flags; do
+	case $flag in
+	-I"$where"/* | -L"$where"/* | -lcovey) ;;
+	*) echo "pkg-config gives $flag"; exit 1 ;;
+	esac
+done
+
 version="covey $(pkg-config --modversion covey)"
 for program in "$where"/by-*/example-shared "$where"/by-*/example-static; do
 	case $program in

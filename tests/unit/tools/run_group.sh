@@ -6,8 +6,8 @@ set -u
 admin=$1 run=$2 waiter=$3 failed=0
 command -v redis-server >/dev/null || { echo "skipped: no redis-server"; exit 77; }
 where=$(mktemp -d)
-first='' second=''
-trap 'kill $first $second 2>/dev/null; wait $first $second 2>/dev/null; rm -rf "$where"' EXIT
+first='' second='' lookers=''
+trap 'kill $first $second $lookers 2>/dev/null; wait $first $second 2>/dev/null; rm -rf "$where"' EXIT
 trap 'exit 1' INT TERM
 unset COVEY_STORE COVEY_GROUP COVEY_MAX_RANKS COVEY_HOST COVEY_TRANSPORT COVEY_WORLD COVEY_STORE_PASSWORD
 group=run-group-$$ # other tests may run at once
@@ -68,6 +68,15 @@ second=$!
 until_says '^4 *\(joiner\|pending\)' "$admin" -g $group status
 until_says '^3 *\(joiner\|pending\)' "$admin" -g $group status
 
+# Who asks for the rank of a living process says what it waits for. Who looks at a run ends with it.
+for form in watch events top; do
+	"$admin" --run $first $form >"$where/look-$form" 2>&1 &
+	lookers="$lookers $!"
+done
+store=$(tr '\0' '\n' <"/proc/$(pgrep -n -f "^$waiter $where/stop")/environ" | sed -n 's/^COVEY_STORE=//p')
+COVEY_STORE=$store COVEY_GROUP=$group COVEY_RANK=2 COVEY_CREATE=never COVEY_JOIN_MS=3000 "$waiter" "$where/stop" >"$where/held" 2>&1
+grep -q 'warn: join: waiting .*is a member' "$where/held" || wrong "a rank that is held: $(cat "$where/held")"
+
 # The sums of a retired rank end with an error, and its program with code 1: neither a failure nor a reason to replace it.
 "$admin" -g $group retire 1 --wait || wrong "retire: code $?"
 until_has "$where/out" 'rank 1 was retired: it is finished'
@@ -77,4 +86,8 @@ code=$?
 [ $code = 0 ] || { wrong "a run of which one rank was retired ends with $code:"; cat "$where/out"; }
 grep -q 'rank 1 ended with code 1 after it was retired, 0 replacements' "$where/out" || wrong "rank 1 was replaced: $(cat "$where/out")"
 wait $second
+for looker in $lookers; do
+	wait "$looker" || wrong "a look at a run that ended: code $?"
+done
+grep -L 'has ended\|is closed' "$where"/look-* | grep . && wrong "a look at a run ended without a word"
 exit $failed
