@@ -364,6 +364,15 @@ int cvy_metrics_open(const struct cvy_config *config, struct cvy_loop *loop, con
 	return 0;
 }
 
+void cvy_metrics_forget(struct cvy_metrics *m)
+{
+	for (int i = 0; m && i < ASKERS; i++)
+		if (m->asker[i].fd >= 0)
+			close(m->asker[i].fd);
+	if (m && m->fd >= 0)
+		close(m->fd);
+}
+
 void cvy_metrics_close(struct cvy_metrics *m)
 {
 	if (!m)

@@ -82,6 +82,7 @@ struct cvy_metrics;
 int cvy_metrics_open(const struct cvy_config *config, struct cvy_loop *loop, const struct cvy_flight *page,
 		     struct cvy_metrics **out);
 void cvy_metrics_serve(struct cvy_metrics *metrics, int rank); /* a failure is logged; NULL is fine */
+void cvy_metrics_forget(struct cvy_metrics *metrics);	       /* in the child of a fork: its sockets; NULL is fine */
 void cvy_metrics_close(struct cvy_metrics *metrics);	       /* the loop has stopped */
 
 void cvy_metrics_print(const struct cvy_flight *page, FILE *to);

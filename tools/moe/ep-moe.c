@@ -232,11 +232,24 @@ static void finish_plan(struct argp_state *state)
 	opt->max_ranks = most > 16 ? most : 16;
 }
 
+/* One rank of a launcher's; else it starts ranks. */
+static bool is_rank(void)
+{
+	return getenv("RANK") || getenv("COVEY_RANK");
+}
+
 static void finish(struct argp_state *state)
 {
 	struct moe_options *opt = state->input;
 	FILE *text = fopen(opt->text, "rbe");
+	bool acts = opt->demo || opt->recover;
 
+	for (int i = 0; i < opt->plans; i++)
+		acts |= opt->plan[i].kind != MOE_FAULT;
+	if (acts && !opt->report && is_rank())
+		argp_error(state,
+			   "RANK or COVEY_RANK is set, so this is one rank of a launcher: --kill, --extend, --recover "
+			   "and --demo are for ranks that ep-moe starts itself, without a launcher");
 	if (opt->demo && opt->plans)
 		argp_error(state, "--demo has a plan of its own: no --kill, --fault, --extend");
 	if (opt->demo && opt->ranks != 4)
@@ -345,7 +358,7 @@ int main(int argc, char **argv)
 	opt.argv = argv;
 	argp_err_exit_status = 64;
 	argp_parse(&argp, argc, argv, 0, NULL, &opt);
-	if (getenv("RANK") || getenv("COVEY_RANK")) {
+	if (is_rank()) {
 		opt.seed = opt.seeded ? opt.seed : 1; /* the same on all ranks */
 		return moe_rank_main(&opt);
 	}

@@ -36,13 +36,14 @@ static void after_fork(void)
 	pthread_mutex_unlock(&groups.lock);
 }
 
-/* The child has none of the threads. Its copies of sockets would hide our death from peers. */
+/* The child has none of the threads. Its copies of sockets would hide our death from peers, and hold the metrics' place. */
 static void after_fork_in_child(void)
 {
 	for (struct covey_group *g = groups.first; g; g = g->next) {
 		g->forked = 1;
 		if (g->mesh)
 			cvy_mesh_forget(g->mesh);
+		cvy_metrics_forget(g->metrics);
 	}
 	groups.first = NULL;
 	cvy_progress_forget();

@@ -222,6 +222,45 @@ static int free_ports(void)
 	return 0;
 }
 
+/* The child of a fork, which may outlive its parent, holds no port of it. */
+static void forks_over_tcp(struct member *m)
+{
+	struct sockaddr_in at = { .sin_family = AF_INET,
+				  .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+				  .sin_port = htons((uint16_t)(*(const int *)m->arg + m->rank)) };
+	int fd, held = 0, status;
+	pid_t pid;
+
+	must(!covey_barrier(m->group, NULL, NULL), "barrier");
+	if (m->rank == 0) {
+		pid = fork();
+		if (!pid) { /* copies of its parent's sockets, by their numbers */
+			for (fd = 3; fd < 1024; fd++) {
+				struct sockaddr_in have;
+				socklen_t bytes = sizeof(have);
+
+				held |= !getsockname(fd, (struct sockaddr *)&have, &bytes) &&
+					have.sin_family == AF_INET && have.sin_port == at.sin_port;
+			}
+			_exit(held);
+		}
+		must(pid > 0 && waitpid(pid, &status, 0) == pid && !status, "the child holds the port of metrics");
+	}
+	must(!covey_barrier(m->group, NULL, NULL), "barrier");
+}
+
+START_TEST(metrics_are_not_held_by_the_child_of_a_fork)
+{
+	struct covey_config config = harness_config("metrics-fork", RANKS);
+	int first = free_ports();
+	char place[64];
+
+	snprintf(place, sizeof(place), "tcp:127.0.0.1:%d+", first);
+	config.metrics = place;
+	harness_threads(&config, forks_over_tcp, &first);
+}
+END_TEST
+
 START_TEST(metrics_are_served_at_a_port_for_each_rank)
 {
 	struct covey_config config = harness_config("metrics-tcp", RANKS);
@@ -511,6 +550,7 @@ int main(void)
 	tcase_add_test(tests, metrics_are_served_at_a_unix_socket);
 	tcase_add_test(tests, metrics_take_the_socket_of_the_dead_and_leave_that_of_the_living);
 	tcase_add_test(tests, metrics_that_cannot_be_served_stop_nobody);
+	tcase_add_test(tests, metrics_are_not_held_by_the_child_of_a_fork);
 	tcase_add_test(tests, metrics_are_served_at_a_port_for_each_rank);
 	tcase_add_test(tests, flight_is_found_in_the_process);
 	tcase_add_test(tests, flight_is_found_in_a_directory);

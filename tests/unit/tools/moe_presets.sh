@@ -28,6 +28,10 @@ for preset in ll compact flat win mesh ht; do
 	job 0 "preset $preset," --preset $preset --ranks 3 --recover --kill 1@8 --steps 30 --seed 5
 done
 job 0 "longest step of the others [0-9.]* ms, in the steps before [0-9.]* ms (median)" --extend 5@20 --steps 40 --seed 5
+for option in "--kill 1@8" "--extend 5@20" --recover --demo; do
+	# shellcheck disable=SC2086
+	RANK=0 job 64 "for ranks that ep-moe starts itself" $option
+done
 job 64 "ll, compact, flat, win, mesh or ht is needed" --preset deep
 for preset in compact ht; do
 	job 64 "preset $preset: on devices a row is of one expert" --preset $preset --devices 1
