@@ -351,7 +351,7 @@ struct covey_view {
 COVEY_API int covey_view(const struct covey_group *group, struct covey_view *view);
 
 enum covey_event_kind {
-	COVEY_EVENT_VIEW = 1,	    /* a view became active: see left and came */
+	COVEY_EVENT_VIEW = 1,	    /* a view became active: see left, came, cause */
 	COVEY_EVENT_SUSPECT,	    /* rank is suspected: see cause */
 	COVEY_EVENT_JOIN_REQUESTED, /* rank has a joiner, which waits for covey_recover() or covey_extend() */
 	COVEY_EVENT_FENCED,	    /* this process was left out */

@@ -49,10 +49,12 @@ enum cvy_source {
 	CVY_SOURCE_LEASE,
 	CVY_SOURCE_ACK,	  /* did not acknowledge a view in time */
 	CVY_SOURCE_ADMIT, /* a joiner did not enter its ADMIT in time */
-	CVY_SOURCE_OPERATOR
+	CVY_SOURCE_OPERATOR,
+	CVY_SOURCES
 };
 
 const char *cvy_source_name(int source);
+const char *cvy_source_text(int source); /* for an operator: "is dead (its process ended)" */
 
 /* The report of a member to the store when its engine is frozen. */
 struct cvy_report {

@@ -192,8 +192,14 @@ static void joined(struct cvy_driver *d, const struct cvy_action *a)
 
 static void publish(struct cvy_driver *d, const struct cvy_action *a)
 {
+	const struct cvy_view *v = cvy_group_view(d->group);
+	char ranks[120];
+
 	if (a->err)
 		cvy_fail(d->box, a->err, a->rank, epoch_of(d), "%s", a->event.cause);
+	if (a->event.kind == COVEY_EVENT_VIEW && a->event.cause[0] && v)
+		cvy_log(a->number ? COVEY_LOG_WARN : COVEY_LOG_INFO, "membership", "%s; view %u: ranks %s",
+			a->event.cause, v->epoch, cvy_mask_text(&v->members, ranks, sizeof(ranks)));
 	if (d->observer.event)
 		d->observer.event(d->observer.ctx, &a->event);
 }
@@ -256,6 +262,8 @@ static void apply(struct cvy_driver *d, const struct cvy_action *a)
 		s->thaw(s->ctx);
 		break;
 	case CVY_DO_STOP:
+		if (a->err == COVEY_ERR_FENCED)
+			cvy_warn("membership", "this rank is out of the group: %s", a->text ? a->text : "");
 		cvy_fail(d->box, a->err, -1, epoch_of(d), "%s", a->text ? a->text : covey_strerror(a->err));
 		s->stop(s->ctx, a->err);
 		ended(d, a->err);

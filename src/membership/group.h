@@ -36,7 +36,7 @@ enum cvy_action_kind {
 	CVY_DO_STOP,	/* err: FENCED, CLOSED; ends */
 	CVY_DO_JOINED,	/* err (0: member, or connected joiner), text */
 	CVY_DO_SAY,	/* text: what the join waits for, for the log */
-	CVY_DO_PUBLISH, /* public event: `event` */
+	CVY_DO_PUBLISH, /* public event: `event`; of a view number 1: an operator wants to know */
 	CVY_DO_VIEW,	/* for the observer: view, active = number */
 	CVY_DO_ANSWER	/* API request id: err, text */
 };

@@ -23,6 +23,15 @@ static int is_proof(int source)
 	return source == CVY_SOURCE_ROBUST || source == CVY_SOURCE_PIDFD;
 }
 
+/*
+ * May the process have left on purpose? A proof with a text says so. Without a proof: silence and broken links after our
+ * report may be those of a process that has ended after the decision, of which we have not heard.
+ */
+static int leaves(const struct cvy_group_state *g, int source, const char *text)
+{
+	return is_proof(source) ? text != NULL : g->phase == CVY_PHASE_FROZEN;
+}
+
 void cvy_change_suspect(struct cvy_group_state *g, int rank, uint64_t inc, int source, const char *text)
 {
 	struct peer *p;
@@ -41,6 +50,7 @@ void cvy_change_suspect(struct cvy_group_state *g, int rank, uint64_t inc, int s
 	if (!g->untold_ns)
 		g->untold_ns = g->now;
 	p->accused = inc;
+	p->blamed = leaves(g, source, text) ? 0 : inc;
 	p->source = source;
 	g->untold |= p->proven != inc;
 	g->untold_proven |= p->proven == inc;

@@ -105,12 +105,50 @@ static void repair(struct cvy_group_state *g)
 	g->stage = STAGE_REPAIR;
 }
 
+static void add_text(struct covey_event *e, const struct covey_mask *ranks, const char *what)
+{
+	size_t used = strlen(e->cause);
+	char list[48];
+
+	if (!cvy_mask_empty(ranks))
+		snprintf(e->cause + used, sizeof(e->cause) - used, "%srank %s %s", used ? ", " : "",
+			 cvy_mask_text(ranks, list, sizeof(list)), what);
+}
+
+/* The source of the suspicion of the process that had rank @r; 0: this member had none. */
+static int blame_of(const struct cvy_group_state *g, int r)
+{
+	const struct peer *p = &g->peer[r];
+
+	return p->blamed == g->was->member[r].inc ? p->source : 0;
+}
+
+/* Who left, why, and who came, as an operator would say it. Returns whether it is more than members that left on purpose. */
+static int describe(const struct cvy_group_state *g, struct covey_event *e)
+{
+	int news = !cvy_mask_empty(&e->came);
+
+	for (int source = CVY_SOURCES - 1; source >= 0 && !cvy_mask_empty(&e->left); source--) {
+		struct covey_mask ranks = { 0 };
+
+		CVY_MASK_EACH(r, &e->left)
+		if (blame_of(g, r) == source)
+			cvy_mask_add(&ranks, r);
+		news |= source && !cvy_mask_empty(&ranks);
+		add_text(e, &ranks, cvy_source_text(source));
+	}
+	add_text(e, &e->came, "came");
+	return news;
+}
+
 static void publish_view(struct cvy_group_state *g)
 {
+	struct cvy_action *a;
 	struct covey_event *e;
 
 	cvy_group_event(g, COVEY_EVENT_VIEW, -1, "");
-	e = &g->out->item[g->out->count - 1].event;
+	a = &g->out->item[g->out->count - 1];
+	e = &a->event;
 	for (int r = 0; r < g->view->max_ranks; r++) {
 		int now = g->view->member[r].inc && !covey_mask_has(&g->view->pending, r);
 		int before = g->was && g->was->member[r].inc && !covey_mask_has(&g->was->pending, r);
@@ -121,6 +159,8 @@ static void publish_view(struct cvy_group_state *g)
 		if (now && !same)
 			cvy_mask_add(&e->came, r);
 	}
+	if (g->was)
+		a->number = (uint64_t)describe(g, e);
 }
 
 static void activate(struct cvy_group_state *g)

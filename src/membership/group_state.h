@@ -64,6 +64,7 @@ struct peer {
 	uint64_t since_ns;	/* the link is up, or down, since then */
 	uint64_t proven, accused, telling,
 		told;	    /* incs: surely dead, suspected, suspicion on its way to the store, known to the store */
+	uint64_t blamed;    /* inc: the last that was suspected; a commit does not clear it */
 	int source;	    /* of the suspicion */
 	uint64_t acked_vid; /* of the last view for which it sent ACKED */
 	uint64_t seen_join; /* inc of the joiner that the application has seen */

@@ -224,6 +224,42 @@ START_TEST(a_commit_removes_the_dead)
 }
 END_TEST
 
+/* An operator reads at the default level who is dead and why, and who is in. Members that leave are no warning. */
+START_TEST(a_view_says_who_is_gone_and_why)
+{
+	static const struct {
+		int source;
+		const char *text, *cause;
+	} end[] = { { CVY_SOURCE_ROBUST, NULL, "rank 1 is dead (its process ended)" },
+		    { CVY_SOURCE_HEARTBEAT, "x", "rank 1 was left out (its process was silent)" },
+		    { CVY_SOURCE_PIDFD, "the rank has left", "rank 1 is out" } };
+
+	for (size_t i = 0; i < sizeof(end) / sizeof(*end); i++) {
+		struct cvy_event e = {
+			.kind = CVY_EV_SUSPECT, .rank = 1, .inc = 2, .source = end[i].source, .text = end[i].text
+		};
+		const struct cvy_action *a;
+
+		to_run();
+		step(&e);
+		remember();
+		if (called("open")) /* a report opens the change for a proof */
+			answer("open", "OK" STATE("open", "1", "aa"));
+		event(CVY_EV_FROZEN, -1, 0, 1);
+		answer("report", "COMMIT" STATE("inst", "2", "bb") VIEW("|m:0|1 0 a h", L1 "|l:2|bb 1 - -"));
+		event(CVY_EV_FENCED, -1, 0, 2);
+		event(CVY_EV_REPAIRED, -1, 0, 2);
+		answer("ack", "ACTIVE" STATE("run", "2", "bb") VIEW("|m:0|1 0 a h", L1 "|l:2|bb 1 - -"));
+		a = did(CVY_DO_PUBLISH);
+		ck_assert_ptr_nonnull(a);
+		ck_assert_int_eq(a->event.kind, COVEY_EVENT_VIEW);
+		ck_assert_str_eq(a->event.cause, end[i].cause);
+		ck_assert_uint_eq(a->number, end[i].source != CVY_SOURCE_PIDFD);
+		done();
+	}
+}
+END_TEST
+
 START_TEST(a_newer_open_stops_repair_and_reports_again)
 {
 	to_learned();
@@ -659,6 +695,7 @@ int main(void)
 	tcase_add_test(t, a_view_without_me_fences_me);
 	tcase_add_test(t, a_view_that_descends_from_a_rival_fences_me);
 	tcase_add_test(t, a_commit_removes_the_dead);
+	tcase_add_test(t, a_view_says_who_is_gone_and_why);
 	tcase_add_test(t, a_newer_open_stops_repair_and_reports_again);
 	tcase_add_test(t, a_late_answer_to_an_older_ack_acknowledges_nothing);
 	tcase_add_test(t, a_relayed_call_is_made_directly_when_the_store_is_back);
