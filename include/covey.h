@@ -49,6 +49,10 @@
  *   covey_leave, covey_close                           one thread, after all other calls have returned; covey_abort()
  *                                                      makes waiting calls return
  *
+ * A call leaves the calling thread's current CUDA device, its capture mode, errno and signal mask as they were. Graphs that
+ * other threads capture, in whatever mode, stay valid. Two calls wait for the device, by which CUDA
+ * invalidates all open captures: covey_close() of a group with a device, and a covey_admit() that lets a rank in there.
+ *
  * Groups are independent of each other. In a child made by fork() all calls on a handle return COVEY_ERR_FORKED, and
  * covey_close() only frees memory. docs/process.md says what the library takes from a process: threads, signals,
  * descriptors, limits, cores. dlclose() leaves the library mapped.
@@ -476,8 +480,9 @@ COVEY_API int covey_admit(struct covey_group *group, void *state, size_t bytes, 
  *
  * Operations that were launched on @stream before this call run without the newcomers, later ones with them. A
  * newcomer's stream waits until the others' streams come to this place. Members and newcomers may mix the two forms.
- * covey_admit() first waits until all launches on all streams have ended. If it returns TIMEOUT there, after join_ms,
- * the next covey_admit() continues that wait.
+ * If a rank comes in, covey_admit() first waits until all launches on all streams have ended. If it returns TIMEOUT there,
+ * after join_ms, the next covey_admit() continues that wait. CUDA allows no such wait while a graph is being captured: it
+ * invalidates the capture, and the wait lasts until that has ended. covey_admit_async() does not wait.
  * Errors: as covey_admit(); UNSUPPORTED: a stream, and the group has no device
  */
 COVEY_API int covey_admit_async(struct covey_group *group, void *state, size_t bytes, struct CUstream_st *stream,

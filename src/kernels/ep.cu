@@ -75,7 +75,7 @@ static int ep_launch(struct cvy_gpu *gpu, struct cvy_ep_args *a, struct CUstream
 	size_t room = a->call.kind == CVY_GPU_DISPATCH ? cvy_ep_dispatch_room(a) : cvy_ep_combine_room(a);
 	const size_t all = room + (a->hops ? CVY_EP_STATIC_HOPS : CVY_EP_STATIC);
 	cudaError_t got = cudaSuccess;
-	int was, err = check_shared(gpu, a, all);
+	int err = check_shared(gpu, a, all);
 
 	if (err)
 		return err;
@@ -87,15 +87,12 @@ static int ep_launch(struct cvy_gpu *gpu, struct cvy_ep_args *a, struct CUstream
 	a->size_mask = cvy_ranks_up_to(a->call.size);
 	a->wide = a->call.kind == CVY_GPU_DISPATCH && a->ids64 && a->places <= 1 && !cvy_ep_near_ids(a);
 	a->timeout_cycles = a->timeout_ms > 0 ? cvy_gpu_cycles(gpu, a->timeout_ms) : 0;
-	err = cvy_gpu_begin(gpu, &a->call, &was);
-	if (err)
-		return err;
+	cvy_gpu_begin(gpu, &a->call);
 	if (all > (48 << 10)) /* more than kernels have unasked */
 		got = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)room);
 	if (got == cudaSuccess)
 		got = cvy_gpu_launch_kernel(gpu, kernel, a->call.lanes, CVY_EP_THREADS, args, room, stream);
-	return cvy_gpu_end(gpu, got, a->call.kind == CVY_GPU_DISPATCH ? "launching a dispatch" : "launching a combine",
-			   was);
+	return check(gpu, got, a->call.kind == CVY_GPU_DISPATCH ? "launching a dispatch" : "launching a combine");
 }
 
 /* Memory of a handle that is gone. To free it would wait for all that runs on the device, which may wait for a peer. */
@@ -131,20 +128,16 @@ void cvy_ep_free_spares(struct cvy_gpu *gpu)
 static int ep_state(struct cvy_gpu *gpu, const struct cvy_ep_tables *tables, size_t behind, struct cvy_ep_state **state)
 {
 	const size_t bytes = sizeof(**state) + behind;
-	struct cvy_gpu_call call = {};
-	int was, err = cvy_gpu_begin(gpu, &call, &was);
+	int err = use(gpu);
 
-	if (err)
-		return err;
-	if (!*state)
+	if (!err && !*state)
 		*state = take_spare(gpu, bytes);
-	if (!*state)
+	if (!err && !*state)
 		err = check(gpu, cudaMalloc((void **)state, bytes), "memory for a handle");
 	if (!err)
 		err = cvy_gpu_clear(gpu, (CUdeviceptr)*state, sizeof(**state), "memory for a handle");
 	if (!err)
 		err = copy(gpu, &(*state)->tables, tables, sizeof(*tables), "the tables of a handle");
-	cvy_gpu_end(gpu, cudaSuccess, "a handle", was);
 	return err;
 }
 

@@ -5,6 +5,7 @@
  */
 #include "gpu_state.cuh"
 
+#include <errno.h>
 #include <unistd.h>
 
 #include "shape.h"
@@ -183,10 +184,8 @@ static int gpu_capturing(struct CUstream_st *stream)
 	return cudaStreamIsCapturing(stream, &status) != cudaSuccess || status != cudaStreamCaptureStatusNone;
 }
 
-int cvy_gpu_begin(struct cvy_gpu *gpu, struct cvy_gpu_call *call, int *was)
+void cvy_gpu_begin(struct cvy_gpu *gpu, struct cvy_gpu_call *call)
 {
-	*was = gpu->device;
-	cudaGetDevice(was);
 	call->control = gpu->control;
 	call->mailbox = gpu->mailbox_device;
 	call->in = (uint8_t *)gpu->in;
@@ -198,14 +197,6 @@ int cvy_gpu_begin(struct cvy_gpu *gpu, struct cvy_gpu_call *call, int *was)
 	call->tickets = gpu->tickets;
 	call->late_cycles = gpu->late_cycles;
 	call->quanta = call->lanes ? CVY_GPU_QUANTA / (unsigned)call->lanes : 0;
-	return *was != gpu->device ? use(gpu) : 0;
-}
-
-int cvy_gpu_end(struct cvy_gpu *gpu, int got, const char *what, int was)
-{
-	if (was != gpu->device)
-		cudaSetDevice(was);
-	return check(gpu, (cudaError_t)got, what);
 }
 
 uint64_t cvy_gpu_cycles(const struct cvy_gpu *gpu, int ms)
@@ -228,23 +219,36 @@ cudaError_t cvy_gpu_launch_kernel(const struct cvy_gpu *gpu, const void *kernel,
 int cvy_gpu_launch(struct cvy_gpu *gpu, struct cvy_gpu_call *call, struct CUstream_st *stream)
 {
 	void *args[] = { call };
-	int was, err = cvy_gpu_begin(gpu, call, &was);
 
-	if (err)
-		return err;
+	cvy_gpu_begin(gpu, call);
 	if (gpu->window_bytes && call->pulls)
 		lend(gpu, call);
-	return cvy_gpu_end(
-		gpu, cvy_gpu_launch_kernel(gpu, cvy_gpu_kernel(call), call->lanes, call->threads, args, 0, stream),
-		"launching an operation", was);
+	return check(gpu, cvy_gpu_launch_kernel(gpu, cvy_gpu_kernel(call), call->lanes, call->threads, args, 0, stream),
+		     "launching an operation");
 }
 
-static int gpu_synchronise(struct cvy_gpu *gpu)
+/*
+ * While any thread captures a graph, to wait for the device is refused, and ends that capture. To free memory waits for the
+ * same, but holds up the copies of all threads, for which kernels of other groups may wait.
+ */
+static int gpu_synchronise(struct cvy_gpu *gpu, int ending)
 {
+	cudaError_t got = cudaSuccess;
+	void *none = NULL;
 	int err = use(gpu);
 
 	if (!err)
-		err = check(gpu, cudaDeviceSynchronize(), "waiting for the device");
+		got = cudaDeviceSynchronize();
+	if (got == cudaErrorStreamCaptureUnsupported) {
+		cudaGetLastError();
+		if (!ending)
+			return fail(gpu, COVEY_ERR_AGAIN, "a graph is being captured");
+		got = cudaMalloc(&none, 1);
+		if (got == cudaSuccess)
+			got = cudaFree(none);
+	}
+	if (!err)
+		err = check(gpu, got, "waiting for the device");
 	if (!err && gpu->memory->idle)
 		gpu->memory->idle(gpu);
 	return err;
@@ -298,6 +302,32 @@ static int gpu_memory(const struct cvy_gpu *gpu)
 	return gpu->memory == &cvy_gpu_ipc ? COVEY_DEVICE_MEMORY_IPC : COVEY_DEVICE_MEMORY_VMM;
 }
 
+/* ---- threads of the application ---- */
+
+/*
+ * The context is pushed and popped: to set the device that the thread had would make a context there, if it has none.
+ */
+static void gpu_enter(struct cvy_gpu *gpu, struct cvy_gpu_scope *had)
+{
+	cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+
+	had->error = errno;
+	had->pushed = gpu->context && gpu->driver.push(gpu->context) == CUDA_SUCCESS;
+	cudaThreadExchangeStreamCaptureMode(&mode);
+	had->capture = mode;
+}
+
+static void gpu_leave(struct cvy_gpu *gpu, const struct cvy_gpu_scope *had)
+{
+	cudaStreamCaptureMode mode = (cudaStreamCaptureMode)had->capture;
+	CUcontext context;
+
+	cudaThreadExchangeStreamCaptureMode(&mode);
+	if (had->pushed)
+		gpu->driver.pop(&context);
+	errno = had->error;
+}
+
 /* ---- open and close ---- */
 
 static int allocate(struct cvy_gpu *gpu)
@@ -344,15 +374,17 @@ static int allocate(struct cvy_gpu *gpu)
 static void gpu_close(struct cvy_gpu *gpu)
 {
 	struct cvy_gpu_verdict end = {};
+	struct cvy_gpu_scope had;
 
 	if (!gpu)
 		return;
+	gpu_enter(gpu, &had);
 	end.epoch = UINT32_MAX;
 	end.ended = COVEY_ERR_CLOSED;
-	if (!use(gpu) && gpu->control && gpu->stage && gpu->stream) {
+	if (gpu->control && gpu->stage && gpu->stream) {
 		gpu_words(gpu, NULL, NULL, &end); /* parked CTAs leave */
 		gpu_gate(gpu, CVY_GPU_GATE_CLOSED(0));
-		cudaDeviceSynchronize();
+		gpu_synchronise(gpu, 1);
 	}
 	cvy_gpu_trace_close(gpu);
 	cvy_gpu_copies_close(gpu);
@@ -371,6 +403,7 @@ static void gpu_close(struct cvy_gpu *gpu)
 	cudaFreeHost(gpu->zeros);
 	if (gpu->stream)
 		cudaStreamDestroy(gpu->stream);
+	gpu_leave(gpu, &had);
 	free(gpu);
 }
 
@@ -447,21 +480,19 @@ static int load(struct cvy_gpu *gpu)
 	return err;
 }
 
-static int gpu_open(const struct cvy_gpu_args *args, struct cvy_gpu **out, char *why, size_t why_bytes)
+static int find_device(struct cvy_gpu *gpu)
 {
-	struct cvy_gpu *gpu = (struct cvy_gpu *)calloc(1, sizeof(*gpu));
-	int device = args->device, count = 0, err;
+	int count = 0, err = check(gpu, cudaGetDeviceCount(&count), "looking for devices");
 
-	if (!gpu)
-		return COVEY_ERR_NOMEM;
-	gpu->device = device;
-	err = check(gpu, cudaGetDeviceCount(&count), "looking for devices");
-	if (!err && (device < 0 || device >= count))
-		err = fail(gpu, COVEY_ERR_INVAL, "device %d: there are devices 0 to %d", device, count - 1);
-	if (!err)
-		err = use(gpu);
-	if (!err)
-		err = describe(gpu, args->late_ms);
+	if (!err && (gpu->device < 0 || gpu->device >= count))
+		err = fail(gpu, COVEY_ERR_INVAL, "device %d: there are devices 0 to %d", gpu->device, count - 1);
+	return err ? err : cvy_gpu_find_context(gpu);
+}
+
+static int open_parts(struct cvy_gpu *gpu, const struct cvy_gpu_args *args)
+{
+	int err = describe(gpu, args->late_ms);
+
 	if (!err)
 		err = load(gpu);
 	if (!err)
@@ -474,8 +505,24 @@ static int gpu_open(const struct cvy_gpu_args *args, struct cvy_gpu **out, char 
 		err = cvy_gpu_receipts_open(gpu);
 	if (!err)
 		err = cvy_gpu_trace_open(gpu);
-	if (!err)
-		err = gpu->memory->open(gpu, args->peers);
+	return err ? err : gpu->memory->open(gpu, args->peers);
+}
+
+static int gpu_open(const struct cvy_gpu_args *args, struct cvy_gpu **out, char *why, size_t why_bytes)
+{
+	struct cvy_gpu *gpu = (struct cvy_gpu *)calloc(1, sizeof(*gpu));
+	struct cvy_gpu_scope had;
+	int err;
+
+	if (!gpu)
+		return COVEY_ERR_NOMEM;
+	gpu->device = args->device;
+	err = find_device(gpu);
+	if (!err) {
+		gpu_enter(gpu, &had);
+		err = open_parts(gpu, args);
+		gpu_leave(gpu, &had);
+	}
 	if (!err) {
 		*out = gpu;
 		return 0;
@@ -489,6 +536,8 @@ extern "C" __attribute__((visibility("default"))) const struct cvy_gpu_ops cvy_g
 	CVY_GPU_ABI,
 	gpu_open,
 	gpu_close,
+	gpu_enter,
+	gpu_leave,
 	gpu_why,
 	gpu_describe,
 	gpu_memory,

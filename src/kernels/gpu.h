@@ -32,6 +32,13 @@ struct cvy_gpu_args {
 	int peers;   /* IPC: memory for so many is there from the beginning */
 };
 
+/* What the calling thread had before cvy_gpu_ops.enter. */
+struct cvy_gpu_scope {
+	int pushed;  /* the context of this device */
+	int capture; /* enum cudaStreamCaptureMode */
+	int error;   /* errno */
+};
+
 struct cvy_gpu_counters {
 	uint8_t gate;
 	uint64_t entered, finished, stopped; /* quanta; finished and stopped were read before entered */
@@ -48,6 +55,12 @@ struct cvy_gpu_ops {
 	uint32_t abi;
 	int (*open)(const struct cvy_gpu_args *args, struct cvy_gpu **out, char *why, size_t why_bytes);
 	void (*close)(struct cvy_gpu *gpu); /* ends what is parked first */
+	/*
+	 * Around all that a thread of the application calls here, but open and close, which do so themselves. Its current device,
+	 * how its calls bear on captures, and errno are afterwards what they were.
+	 */
+	void (*enter)(struct cvy_gpu *gpu, struct cvy_gpu_scope *had);
+	void (*leave)(struct cvy_gpu *gpu, const struct cvy_gpu_scope *had);
 	const char *(*why)(const struct cvy_gpu *gpu);
 	const char *(*describe)(const struct cvy_gpu *gpu);
 	int (*memory)(const struct cvy_gpu *gpu); /* how peers map it: COVEY_DEVICE_MEMORY_VMM or _IPC */
@@ -82,7 +95,11 @@ struct cvy_gpu_ops {
 	/* Fills the fields of @call that the device knows (control, chunks, bounds) and launches it. ALLGATHERV, ALLTOALLV:
 	 * @call is the head of a struct cvy_gpu_uneven. */
 	int (*launch)(struct cvy_gpu *gpu, struct cvy_gpu_call *call, struct CUstream_st *stream);
-	int (*synchronise)(struct cvy_gpu *gpu);		     /* until all that was launched has ended */
+	/*
+	 * Until all that was launched has ended. AGAIN: a graph is being captured, so the runtime refuses to wait; @ending: kernels
+	 * have been told to end, so that is waited for otherwise.
+	 */
+	int (*synchronise)(struct cvy_gpu *gpu, int ending);
 	const struct cvy_gpu_status *(*status)(struct cvy_gpu *gpu); /* device address */
 	int (*status_read)(struct cvy_gpu *gpu, struct cvy_gpu_status *to);
 	void (*peers)(struct cvy_gpu *gpu, struct covey_device_peers *out); /* all but its rank */
@@ -118,9 +135,8 @@ struct cvy_gpu_ops {
 
 const void *cvy_gpu_kernel(const struct cvy_gpu_call *call); /* collectives.cu */
 
-/* Of a launch: the fields that the device knows, and its device made current; *was: for the end. gpu.cu */
-int cvy_gpu_begin(struct cvy_gpu *gpu, struct cvy_gpu_call *call, int *was);
-int cvy_gpu_end(struct cvy_gpu *gpu, int got, const char *what, int was); /* got: a cudaError_t */
+/* Of a launch: the fields that the device knows. gpu.cu */
+void cvy_gpu_begin(struct cvy_gpu *gpu, struct cvy_gpu_call *call);
 uint64_t cvy_gpu_cycles(const struct cvy_gpu *gpu, int ms);
 
 /* Dispatch and combine (ep.cu). A library without it has none. */

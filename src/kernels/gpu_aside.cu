@@ -21,7 +21,7 @@ static int room_for(struct cvy_gpu *gpu, uint64_t bytes, cudaStream_t stream, vo
 					      "in place, as much memory as the inputs take, for a copy of them");
 }
 
-static int launch(struct cvy_gpu *gpu, struct cvy_gpu_call *call, uint64_t bytes, cudaStream_t stream)
+int cvy_gpu_launch_aside(struct cvy_gpu *gpu, struct cvy_gpu_call *call, uint64_t bytes, struct CUstream_st *stream)
 {
 	void *room;
 	int err = room_for(gpu, bytes, stream, &room);
@@ -35,18 +35,5 @@ static int launch(struct cvy_gpu *gpu, struct cvy_gpu_call *call, uint64_t bytes
 		err = cvy_gpu_launch(gpu, call, stream);
 	if (room != gpu->saved)
 		cudaFreeAsync(room, stream);
-	return err;
-}
-
-int cvy_gpu_launch_aside(struct cvy_gpu *gpu, struct cvy_gpu_call *call, uint64_t bytes, struct CUstream_st *stream)
-{
-	int was = gpu->device, err;
-
-	cudaGetDevice(&was);
-	err = was != gpu->device ? use(gpu) : 0;
-	if (!err)
-		err = launch(gpu, call, bytes, stream);
-	if (was != gpu->device)
-		cudaSetDevice(was);
 	return err;
 }

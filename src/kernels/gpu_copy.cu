@@ -5,8 +5,7 @@
  * memset would want a processor while all hold CTAs that wait for these very copies. Everything is allocated before the
  * first copy.
  *
- * A stored word is copied from pinned memory, which keeps it until a mark behind it is reached. A mark is an event. The
- * thread that looks at it first exempts itself from captures: else its looks would end the application's.
+ * A stored word is copied from pinned memory, which keeps it until a mark behind it is reached. A mark is an event.
  */
 #include "gpu_state.cuh"
 
@@ -28,15 +27,14 @@ struct cvy_gpu_copies {
 	struct copier copier[CVY_GPU_RANKS];
 };
 
-/* Of the calling thread: device and manners, once. */
+/* The calling thread is the library's: once. */
 static int enter(const struct cvy_gpu_copies *all)
 {
 	static thread_local const struct cvy_gpu_copies *entered;
-	cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
 
 	if (entered == all)
 		return 0;
-	if (cudaSetDevice(all->device) != cudaSuccess || cudaThreadExchangeStreamCaptureMode(&mode) != cudaSuccess)
+	if (cvy_gpu_use(all->device) != cudaSuccess)
 		return COVEY_ERR_IO;
 	entered = all;
 	return 0;

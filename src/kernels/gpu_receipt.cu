@@ -71,20 +71,10 @@ uint8_t *cvy_gpu_receipts_at(struct cvy_gpu *gpu)
 	return gpu->receipts->seen;
 }
 
-/* Has the stream come past it? Another thread may be capturing a graph, which a plain question would spoil. */
+/* Has the stream come past it? */
 static cudaError_t look(const struct cvy_gpu_receipt *r)
 {
-	enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-	cudaError_t got;
-
-	if (__atomic_load_n(&r->promised, __ATOMIC_ACQUIRE))
-		return cudaErrorNotReady;
-	got = cudaThreadExchangeStreamCaptureMode(&mode);
-	if (got != cudaSuccess)
-		return got;
-	got = cudaEventQuery(r->event);
-	cudaThreadExchangeStreamCaptureMode(&mode);
-	return got;
+	return __atomic_load_n(&r->promised, __ATOMIC_ACQUIRE) ? cudaErrorNotReady : cudaEventQuery(r->event);
 }
 
 static struct cvy_gpu_receipt *find(struct cvy_gpu_receipts *all)
@@ -109,19 +99,13 @@ static struct cvy_gpu_receipt *find(struct cvy_gpu_receipts *all)
 int cvy_gpu_receipt(struct cvy_gpu *gpu, struct cvy_gpu_receipt **out)
 {
 	struct cvy_gpu_receipt *r = find(gpu->receipts);
-	int was = gpu->device, err = 0;
+	int err = 0;
 
 	if (!r)
 		return fail(gpu, COVEY_ERR_NOMEM, "%d works of device operations are not freed; there may be no more",
 			    CVY_GPU_RECEIPTS);
-	cudaGetDevice(&was);
-	if (!r->event) {
-		err = use(gpu);
-		if (!err)
-			err = check(gpu, cudaEventCreateWithFlags(&r->event, cudaEventDisableTiming), "an event");
-	}
-	if (was != gpu->device)
-		cudaSetDevice(was);
+	if (!r->event)
+		err = check(gpu, cudaEventCreateWithFlags(&r->event, cudaEventDisableTiming), "an event");
 	if (err)
 		cvy_gpu_receipt_free(gpu, r);
 	else
@@ -132,14 +116,8 @@ int cvy_gpu_receipt(struct cvy_gpu *gpu, struct cvy_gpu_receipt **out)
 /* Behind what was launched, which writes to the receipt. */
 static int record(struct cvy_gpu *gpu, struct cvy_gpu_receipt *r, struct CUstream_st *stream, const char *what)
 {
-	int was = gpu->device, err;
+	int err = check(gpu, cudaEventRecord(r->event, stream), what);
 
-	cudaGetDevice(&was);
-	err = use(gpu);
-	if (!err)
-		err = check(gpu, cudaEventRecord(r->event, stream), what);
-	if (was != gpu->device)
-		cudaSetDevice(was);
 	r->lost = err != 0;
 	return err;
 }

@@ -16,12 +16,16 @@
 #include "covey.h"
 #include "queue.h"
 #include "queues_gpu.h"
+#include "scope.cuh"
 
 #define PLACES ((size_t)CVY_GPU_MAPPINGS)
 #define STAGE_BYTES CVY_GPU_STAGE_BYTES
 #define ZERO_BYTES CVY_GPU_ZERO_BYTES
 
 struct driver {
+	CUresult (*retain)(CUcontext *, CUdevice);
+	CUresult (*push)(CUcontext);
+	CUresult (*pop)(CUcontext *);
 	CUresult (*attribute)(int *, CUdevice_attribute, CUdevice);
 	CUresult (*reserve)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
 	CUresult (*unreserve)(CUdeviceptr, size_t);
@@ -63,7 +67,8 @@ struct cvy_gpu {
 	int overlaps; /* kernels are compiled so that one may be launched while that before it ends */
 	const struct cvy_gpu_memory *memory;
 	CUdeviceptr at[CVY_GPU_PLACES][PLACES]; /* what is mapped; 0: nothing is */
-	struct driver driver;			/* VMM */
+	struct driver driver;			/* contexts; VMM */
+	CUcontext context;			/* the device's primary one */
 	struct cvy_ipc *ipc;			/* IPC, with its table on the device */
 	uint64_t *places;
 	CUdeviceptr in, out;				/* addresses of all places */
@@ -119,7 +124,7 @@ static inline int check_driver(struct cvy_gpu *gpu, CUresult got, const char *wh
 
 static inline int use(struct cvy_gpu *gpu)
 {
-	return check(gpu, cudaSetDevice(gpu->device), "choosing the device");
+	return check(gpu, cvy_gpu_use(gpu->device), "choosing the device");
 }
 
 static inline size_t place(int rank, int generation)
@@ -173,13 +178,11 @@ static inline int cvy_gpu_launch_beside(struct cvy_gpu *gpu, void (*kernel)(ARGS
 	cudaLaunchAttribute beside = {};
 	cudaLaunchConfig_t config = { dim3((unsigned)ctas),   dim3((unsigned)threads), 0, stream, &beside,
 				      gpu->overlaps ? 1u : 0u };
-	int was, err = cvy_gpu_begin(gpu, &call, &was);
 
-	if (err)
-		return err;
+	cvy_gpu_begin(gpu, &call);
 	beside.id = cudaLaunchAttributeProgrammaticStreamSerialization;
 	beside.val.programmaticStreamSerializationAllowed = 1;
-	return cvy_gpu_end(gpu, cudaLaunchKernelEx(&config, kernel, args), what, was);
+	return check(gpu, cudaLaunchKernelEx(&config, kernel, args), what);
 }
 /* collectives.cu */
 cudaError_t cvy_gpu_load_kernels(size_t *stack);
@@ -197,7 +200,8 @@ const void *cvy_ep_outputs_kernel(void); /* ep_outputs.cu */
 int cvy_ep_write_outputs(struct cvy_gpu *gpu, const struct cvy_ep_outputs *o, struct CUstream_st *stream);
 void cvy_ep_free_spares(struct cvy_gpu *gpu);		     /* when nothing runs */
 extern const struct cvy_gpu_memory cvy_gpu_vmm, cvy_gpu_ipc; /* gpu_vmm.cu, gpu_ipc.cu */
-int cvy_gpu_has_vmm(struct cvy_gpu *gpu);		     /* or says what it lacks (why) */
+int cvy_gpu_find_context(struct cvy_gpu *gpu);
+int cvy_gpu_has_vmm(struct cvy_gpu *gpu); /* or says what it lacks (why) */
 /* gpu_far.cu: of struct cvy_gpu_ops */
 int cvy_gpu_reach(struct cvy_gpu *gpu, struct cvy_queue_memory *out);
 int cvy_gpu_far_chunk(struct cvy_gpu *gpu, int rank, int generation, int out, void **host);

@@ -17,13 +17,39 @@ static int find(struct cvy_gpu *gpu, const char *name, void **at)
 	return fail(gpu, COVEY_ERR_UNSUPPORTED, "the driver has no %s: version 12.0 or later is needed", name);
 }
 
+struct wanted {
+	const char *name;
+	void **at;
+};
+
+static int find_all(struct cvy_gpu *gpu, const struct wanted *wanted, size_t n)
+{
+	int err = 0;
+
+	for (size_t i = 0; !err && i < n; i++)
+		err = find(gpu, wanted[i].name, wanted[i].at);
+	return err;
+}
+
+/* The runtime's own, which stays after a close as it does after any call of the runtime. */
+int cvy_gpu_find_context(struct cvy_gpu *gpu)
+{
+	struct driver *d = &gpu->driver;
+	const struct wanted wanted[] = {
+		{ "cuGetErrorString", (void **)&d->text },
+		{ "cuDevicePrimaryCtxRetain", (void **)&d->retain },
+		{ "cuCtxPushCurrent", (void **)&d->push },
+		{ "cuCtxPopCurrent", (void **)&d->pop },
+	};
+	int err = find_all(gpu, wanted, sizeof(wanted) / sizeof(wanted[0]));
+
+	return err ? err : check_driver(gpu, d->retain(&gpu->context, gpu->device), "a context");
+}
+
 static int find_driver(struct cvy_gpu *gpu)
 {
 	struct driver *d = &gpu->driver;
-	struct {
-		const char *name;
-		void **at;
-	} wanted[] = {
+	const struct wanted wanted[] = {
 		{ "cuDeviceGetAttribute", (void **)&d->attribute },
 		{ "cuMemAddressReserve", (void **)&d->reserve },
 		{ "cuMemAddressFree", (void **)&d->unreserve },
@@ -34,13 +60,9 @@ static int find_driver(struct cvy_gpu *gpu)
 		{ "cuMemSetAccess", (void **)&d->access },
 		{ "cuMemExportToShareableHandle", (void **)&d->to_fd },
 		{ "cuMemImportFromShareableHandle", (void **)&d->from_fd },
-		{ "cuGetErrorString", (void **)&d->text },
 	};
-	int err = 0;
 
-	for (size_t i = 0; !err && i < sizeof(wanted) / sizeof(wanted[0]); i++)
-		err = find(gpu, wanted[i].name, wanted[i].at);
-	return err;
+	return find_all(gpu, wanted, sizeof(wanted) / sizeof(wanted[0]));
 }
 
 int cvy_gpu_has_vmm(struct cvy_gpu *gpu)

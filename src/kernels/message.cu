@@ -94,22 +94,19 @@ static int message_launch(struct cvy_gpu *gpu, struct cvy_gpu_messages *messages
 	const int is_few = are_few(messages);
 	struct cvy_gpu_few_messages few;
 	void *args[] = { is_few ? (void *)&few : messages };
-	int was, err;
 
 	if (!shape(gpu, messages))
 		return fail(gpu, COVEY_ERR_UNSUPPORTED, "more sends and receives at a time than processors");
-	err = cvy_gpu_begin(gpu, call, &was);
-	if (err)
-		return err;
+	cvy_gpu_begin(gpu, call);
 	call->kind = CVY_GPU_MESSAGE;
 	messages->receipts = cvy_gpu_receipts_at(gpu);
 	if (is_few)
 		copy_few(&few, messages);
-	return cvy_gpu_end(gpu,
-			   cvy_gpu_launch_kernel(gpu, cvy_gpu_message_kernel(is_few),
-						 messages->pairs * CVY_GPU_WAYS * call->lanes, call->threads, args, 0,
-						 stream),
-			   "launching messages", was);
+	return check(gpu,
+		     cvy_gpu_launch_kernel(gpu, cvy_gpu_message_kernel(is_few),
+					   messages->pairs * CVY_GPU_WAYS * call->lanes, call->threads, args, 0,
+					   stream),
+		     "launching messages");
 }
 
 /* Nobody writes a word that is not 0 but this. */

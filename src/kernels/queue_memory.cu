@@ -5,6 +5,7 @@
  * takes IoMemory, which a driver may refuse to all but root; pages of the software adapter are plain.
  */
 #include "queues_gpu.h"
+#include "scope.cuh"
 
 #include <cuda_runtime.h>
 #include <pthread.h>
@@ -44,7 +45,7 @@ static int say(char *why, size_t why_bytes, cudaError_t got, const char *what, c
 static int zero_slot(struct gpu_reach *g, size_t slot)
 {
 	memset(g->stage, 0, SLOT);
-	return cudaSetDevice(g->device) != cudaSuccess ||
+	return cvy_gpu_use(g->device) != cudaSuccess ||
 			       cudaMemcpyAsync(g->slots + slot * SLOT, g->stage, SLOT, cudaMemcpyHostToDevice,
 					       g->stream) != cudaSuccess ||
 			       cudaStreamSynchronize(g->stream) != cudaSuccess
@@ -91,7 +92,8 @@ static int read_words(void *ctx, const void *from, size_t offset, size_t bytes, 
 	if (bytes > PAGE)
 		return COVEY_ERR_INVAL;
 	pthread_mutex_lock(&g->lock);
-	if (cudaMemcpyAsync(g->stage, (const uint8_t *)from + offset, bytes, cudaMemcpyDeviceToHost, g->stream) ==
+	if (cvy_gpu_use(g->device) == cudaSuccess &&
+	    cudaMemcpyAsync(g->stage, (const uint8_t *)from + offset, bytes, cudaMemcpyDeviceToHost, g->stream) ==
 		    cudaSuccess &&
 	    cudaStreamSynchronize(g->stream) == cudaSuccess) {
 		memcpy(to, g->stage, bytes);
@@ -161,6 +163,7 @@ static void unmap(void *ctx, void *host, size_t bytes)
 {
 	struct gpu_reach *g = (struct gpu_reach *)ctx;
 
+	cvy_gpu_use(g->device);
 	pthread_mutex_lock(&g->lock);
 	for (size_t at = 0; at < bytes; at += PAGE)
 		drop_page(g, (uint8_t *)host + at);
@@ -174,7 +177,7 @@ static int map(void *ctx, void *host, size_t bytes, int io, void **at, char *why
 	size_t done;
 	int err = 0;
 
-	cudaSetDevice(g->device);
+	cvy_gpu_use(g->device);
 	pthread_mutex_lock(&g->lock);
 	for (done = 0; done < bytes && !err; done += err ? 0 : PAGE)
 		err = add_page(g, (uint8_t *)host + done, io, why, why_bytes);
@@ -202,7 +205,7 @@ int cvy_gpu_queue_memory_open(int device, struct cvy_queue_memory *out, char *wh
 		return COVEY_ERR_NOMEM;
 	g->device = device;
 	pthread_mutex_init(&g->lock, NULL);
-	got = cudaSetDevice(device);
+	got = cvy_gpu_use(device);
 	if (got == cudaSuccess)
 		got = cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking);
 	if (got == cudaSuccess)

@@ -85,10 +85,10 @@ static void options(int argc, char **argv, void (*own)(const char *name, const c
 	}
 }
 
-static void start(void)
+/* The device of this process, current and named for the join. */
+static int choose_device(void)
 {
 	const char *local = getenv("LOCAL_RANK"), *create = getenv("COVEY_CREATE");
-	struct covey_view view;
 	int count = 0, number;
 	char device[16];
 
@@ -101,10 +101,23 @@ static void start(void)
 	setenv("COVEY_DEVICE", device, 1);
 	replacement = create && create[0] == 'n';
 	CUDA(cudaSetDevice(number));
-	must(covey_join(NULL, &group), "join");
+	return number;
+}
+
+static void joined(void)
+{
+	struct covey_view view;
+
 	CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
 	must(covey_view(group, &view), "view");
 	rank = view.rank;
+}
+
+static inline void start(void)
+{
+	choose_device();
+	must(covey_join(NULL, &group), "join");
+	joined();
 }
 
 static long world(void)

@@ -177,7 +177,7 @@ static struct covey_group *group_new(void)
 	return group;
 }
 
-int covey_join_start(const struct covey_config *config, struct covey_group **out)
+static int join_start(const struct covey_config *config, struct covey_group **out)
 {
 	struct covey_group *group;
 	char why[CVY_HINT];
@@ -204,6 +204,15 @@ int covey_join_start(const struct covey_config *config, struct covey_group **out
 	}
 	join_failed(group, err);
 	covey_close(group);
+	return err;
+}
+
+/* This, leave and close ask much of the system; errno is the caller's. */
+int covey_join_start(const struct covey_config *config, struct covey_group **out)
+{
+	const int had = errno, err = join_start(config, out);
+
+	errno = had;
 	return err;
 }
 
@@ -285,7 +294,7 @@ static int drain(struct covey_group *group, uint64_t deadline_ns)
 	return group->here->ended;
 }
 
-int covey_leave(struct covey_group *group, uint64_t deadline_ns)
+static int leave(struct covey_group *group, uint64_t deadline_ns)
 {
 	struct covey_work work = { .group = group };
 	int err = cvy_handle_check(group);
@@ -324,6 +333,14 @@ int covey_leave(struct covey_group *group, uint64_t deadline_ns)
 	return err;
 }
 
+int covey_leave(struct covey_group *group, uint64_t deadline_ns)
+{
+	const int had = errno, err = leave(group, deadline_ns);
+
+	errno = had;
+	return err;
+}
+
 void covey_abort(struct covey_group *group)
 {
 	if (!group || group->forked)
@@ -337,7 +354,7 @@ void covey_abort(struct covey_group *group)
 	pthread_mutex_unlock(&group->lock);
 }
 
-void covey_close(struct covey_group *group)
+static void close_group(struct covey_group *group)
 {
 	if (!group)
 		return;
@@ -368,6 +385,14 @@ void covey_close(struct covey_group *group)
 	pthread_cond_destroy(&group->changed);
 	pthread_mutex_destroy(&group->lock);
 	free(group);
+}
+
+void covey_close(struct covey_group *group)
+{
+	const int had = errno;
+
+	close_group(group);
+	errno = had;
 }
 
 struct cvy_engine *cvy_handle_engine(struct covey_group *group)

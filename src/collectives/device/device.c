@@ -124,6 +124,18 @@ static int open_gpu(struct cvy_device *d, const struct cvy_config *config, int n
 	return 0;
 }
 
+static int open_parts(struct cvy_device *d, const struct cvy_config *config)
+{
+	struct cvy_gpu_scope had;
+	int err;
+
+	cvy_device_enter(d, &had);
+	err = cvy_device_queues_open(d, config);
+	if (!err)
+		err = cvy_device_window_open(d, config->device_window_bytes);
+	return cvy_device_leave(d, &had, err);
+}
+
 int cvy_device_open(const struct cvy_device_args *args, struct cvy_device **out)
 {
 	struct cvy_device *d;
@@ -164,15 +176,27 @@ int cvy_device_open(const struct cvy_device_args *args, struct cvy_device **out)
 	d->late_evict = args->config->late == COVEY_LATE_EVICT;
 	err = open_gpu(d, args->config, number);
 	if (!err)
-		err = cvy_device_queues_open(d, args->config);
-	if (!err)
-		err = cvy_device_window_open(d, args->config->device_window_bytes);
+		err = open_parts(d, args->config);
 	if (err) {
 		cvy_device_close(d);
 		return err;
 	}
 	*out = d;
 	return 0;
+}
+
+/* Launched kernels push to nobody from here on. */
+static void close_parts(struct cvy_device *d)
+{
+	struct cvy_gpu_scope had;
+
+	cvy_device_enter(d, &had);
+	if (d->drain.begun) /* it waits for kernels that nothing else ends */
+		cvy_device_stop(d, COVEY_ERR_CLOSED);
+	cvy_device_drain_end(d);
+	cvy_device_queues_close(d);
+	cvy_device_stop(d, COVEY_ERR_CLOSED);
+	cvy_device_leave(d, &had, 0);
 }
 
 void cvy_device_close(struct cvy_device *d)
@@ -185,12 +209,8 @@ void cvy_device_close(struct cvy_device *d)
 		if (d->peer[r].old_fd >= 0)
 			close(d->peer[r].old_fd);
 	}
-	if (d->drain.begun) /* it waits for kernels that nothing else ends */
-		cvy_device_stop(d, COVEY_ERR_CLOSED);
-	cvy_device_drain_end(d);
-	cvy_device_queues_close(d);
-	if (d->gpu) /* launched kernels push to nobody from here on */
-		cvy_device_stop(d, COVEY_ERR_CLOSED);
+	if (d->gpu)
+		close_parts(d);
 	cvy_device_window_close(d); /* descriptors are closed before their memory */
 	if (d->gpu)
 		d->ops->close(d->gpu);
@@ -264,12 +284,16 @@ static uint64_t overwritten(const struct cvy_gpu_call *call)
 static int launch(struct cvy_device *d, struct cvy_gpu_call *call, struct CUstream_st *stream)
 {
 	const uint64_t aside = overwritten(call);
+	struct cvy_gpu_scope had;
 	int err;
 
 	if (aside && !d->ops->launch_aside)
 		return cvy_fail(d->box, COVEY_ERR_UNSUPPORTED, d->rank, d->epoch,
 				"this libcovey_cuda takes no alltoall in place");
-	err = aside ? d->ops->launch_aside(d->gpu, call, aside, stream) : d->ops->launch(d->gpu, call, stream);
+	cvy_device_enter(d, &had);
+	err = cvy_device_leave(d, &had,
+			       aside ? d->ops->launch_aside(d->gpu, call, aside, stream)
+				     : d->ops->launch(d->gpu, call, stream));
 	return err ? cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu)) : 0;
 }
 
@@ -294,12 +318,14 @@ int cvy_device_run(struct cvy_device *d, struct cvy_gpu_call *call, struct CUstr
 int cvy_device_ep_state(struct cvy_device *d, const struct cvy_ep_tables *tables, size_t behind,
 			struct cvy_ep_state **state)
 {
+	struct cvy_gpu_scope had;
 	int err;
 
 	if (!d->ep)
 		return cvy_fail(d->box, COVEY_ERR_UNSUPPORTED, -1, 0,
 				"device: libcovey_cuda has no dispatch and combine");
-	err = d->ep->state(d->gpu, tables, behind, state);
+	cvy_device_enter(d, &had);
+	err = cvy_device_leave(d, &had, d->ep->state(d->gpu, tables, behind, state));
 	return err ? cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu)) : 0;
 }
 
@@ -309,22 +335,33 @@ void cvy_device_ep_free(struct cvy_device *d, struct cvy_ep_state *state, size_t
 		d->ep->state_free(d->gpu, state, behind);
 }
 
-int cvy_device_ep_run(struct cvy_device *d, struct cvy_ep_args *args, const struct cvy_ep_beside *beside,
-		      struct CUstream_st *stream, struct covey_result *result)
+static int ep_launch(struct cvy_device *d, struct cvy_ep_args *args, const struct cvy_ep_beside *beside,
+		     struct CUstream_st *stream)
 {
-	int err = __atomic_load_n(&d->ended, __ATOMIC_ACQUIRE);
+	int err = 0;
 
-	if (!err && args->phases != CVY_EP_RECV)
-		err = cvy_device_between_phases(d);
-	if (err)
-		return err;
-	args->call.rank = d->rank;
 	if (beside && beside->masking.mask && args->phases & CVY_EP_SEND)
 		err = d->ep->mask(d->gpu, &beside->masking, stream);
 	if (!err)
 		err = d->ep->launch(d->gpu, args, stream);
 	if (!err && beside && cvy_ep_has_outputs(&beside->outputs) && args->phases & CVY_EP_RECV)
 		err = d->ep->outputs(d->gpu, &beside->outputs, stream);
+	return err;
+}
+
+int cvy_device_ep_run(struct cvy_device *d, struct cvy_ep_args *args, const struct cvy_ep_beside *beside,
+		      struct CUstream_st *stream, struct covey_result *result)
+{
+	int err = __atomic_load_n(&d->ended, __ATOMIC_ACQUIRE);
+	struct cvy_gpu_scope had;
+
+	if (!err && args->phases != CVY_EP_RECV)
+		err = cvy_device_between_phases(d);
+	if (err)
+		return err;
+	args->call.rank = d->rank;
+	cvy_device_enter(d, &had);
+	err = cvy_device_leave(d, &had, ep_launch(d, args, beside, stream));
 	if (err)
 		return cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu));
 	d->sending = args->phases == CVY_EP_SEND;
@@ -337,14 +374,25 @@ const void *cvy_device_status(struct cvy_device *d)
 	return d->ops->status(d->gpu);
 }
 
+/* @failure: of a message, its code, peer and tag */
+static int read_last(struct cvy_device *d, struct cvy_gpu_status *last, uint64_t *failure)
+{
+	struct cvy_gpu_scope had;
+	int err;
+
+	cvy_device_enter(d, &had);
+	err = d->ops->status_read(d->gpu, last);
+	if (!err && d->message)
+		err = d->message->failure(d->gpu, failure);
+	return cvy_device_leave(d, &had, err);
+}
+
 int cvy_device_result(struct cvy_device *d, int size, struct covey_result *result)
 {
 	struct cvy_gpu_status last;
-	uint64_t failure = 0; /* of a message: its code, peer and tag */
-	int err = d->ops->status_read(d->gpu, &last);
+	uint64_t failure = 0;
+	int err = read_last(d, &last, &failure);
 
-	if (!err && d->message)
-		err = d->message->failure(d->gpu, &failure);
 	if (err)
 		return cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu));
 	memset(result, 0, sizeof(*result));

@@ -7,15 +7,21 @@
  */
 #include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "clock.h"
 #include "device_state.h"
 #include "process.h"
 #include "shape.h"
 
+#define DRAIN_LOOK_US 1000
+
 int cvy_device_capturing(struct cvy_device *d, struct CUstream_st *stream)
 {
-	return d->ops->capturing(stream);
+	struct cvy_gpu_scope had;
+
+	cvy_device_enter(d, &had);
+	return cvy_device_leave(d, &had, d->ops->capturing(stream));
 }
 
 /* The process that had @rank when a safe point of @epoch was passed; NULL: too many have come since. */
@@ -89,12 +95,14 @@ static int failed(struct cvy_device *d, int err)
 
 int cvy_device_admit(struct cvy_device *d, const struct covey_result *outcome, struct CUstream_st *stream)
 {
+	struct cvy_gpu_scope had;
 	struct cvy_gpu_call call;
 	int launch, err = prepare(d, outcome, &call, &launch);
 
 	if (!launch)
 		return err;
-	err = d->ops->launch(d->gpu, &call, stream);
+	cvy_device_enter(d, &had);
+	err = cvy_device_leave(d, &had, d->ops->launch(d->gpu, &call, stream));
 	return err ? failed(d, err) : 0;
 }
 
@@ -120,15 +128,26 @@ void cvy_device_drain_end(struct cvy_device *d)
 	pthread_cond_destroy(&d->drain.changed);
 }
 
+/* A graph that is being captured keeps the runtime from waiting: until its capture has ended, or everything has. */
+static int drain(struct cvy_device *d)
+{
+	int err;
+
+	while ((err = d->ops->synchronise(d->gpu, 0)) == COVEY_ERR_AGAIN &&
+	       !__atomic_load_n(&d->ended, __ATOMIC_ACQUIRE))
+		usleep(DRAIN_LOOK_US);
+	return err;
+}
+
 static void *drain_main(void *arg)
 {
 	struct cvy_device *d = arg;
-	int err = d->ops->synchronise(d->gpu);
+	int err = drain(d);
 
 	if (!err)
 		err = d->ops->launch(d->gpu, &d->drain.call, NULL);
 	if (!err)
-		err = d->ops->synchronise(d->gpu);
+		err = drain(d);
 	pthread_mutex_lock(&d->drain.lock);
 	d->drain.err = err;
 	d->drain.ended = 1;

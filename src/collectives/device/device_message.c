@@ -201,16 +201,18 @@ static int launch_all(struct batch *b)
 static int launch(struct batch *b)
 {
 	struct cvy_device *d = b->d;
-	const int err = launch_all(b);
-	int first = err;
+	struct cvy_gpu_scope had;
+	int err, first;
 
+	cvy_device_enter(d, &had);
+	first = err = launch_all(b);
 	for (int i = 0; i < b->n; i++) {
 		int failed = b->receipt[i] ? d->message->promised(d->gpu, b->receipt[i], b->stream, err) : 0;
 
 		if (failed && !first)
 			first = cvy_fail(d->box, failed, d->rank, d->epoch, "%s", d->ops->why(d->gpu));
 	}
-	return first;
+	return cvy_device_leave(d, &had, first);
 }
 
 /* ---- calls ---- */

@@ -511,7 +511,7 @@ void cvy_device_queues_close(struct cvy_device *d)
 	cvy_device_queues_stop(d);
 	if (q->proxy) {
 		cvy_device_stop(d, COVEY_ERR_CLOSED);
-		d->ops->synchronise(d->gpu);
+		d->ops->synchronise(d->gpu, 1);
 	}
 	for (int r = 0; r < CVY_GPU_RANKS; r++)
 		cvy_device_queue_fence(d, r);

@@ -227,6 +227,19 @@ struct cvy_device {
 	int late_evict; /* a rank that is masked as late is asked to leave the group */
 };
 
+/* Around all that a thread of the application calls of the device, but open and close (gpu.h). */
+static inline void cvy_device_enter(const struct cvy_device *d, struct cvy_gpu_scope *had)
+{
+	d->ops->enter(d->gpu, had);
+}
+
+/* Returns @err. */
+static inline int cvy_device_leave(const struct cvy_device *d, const struct cvy_gpu_scope *had, int err)
+{
+	d->ops->leave(d->gpu, had);
+	return err;
+}
+
 /* device_state.c: pure functions */
 enum cvy_device_phase cvy_device_next(enum cvy_device_phase phase, enum cvy_device_turn turn);
 enum cvy_device_gone cvy_device_gone_next(enum cvy_device_gone gone, enum cvy_device_gone_turn turn);

@@ -435,10 +435,11 @@ int cvy_engine_unsent(struct cvy_engine *e)
 int cvy_engine_wait(struct cvy_engine *e, struct cvy_op *op, uint64_t deadline_ns)
 {
 	struct patience p = { 0, 0, 0 };
-	int err = 0, more;
+	int err = 0, more, had;
 
 	if (cvy_op_decided(op))
 		return 0;
+	had = errno;
 	__atomic_add_fetch(&e->waiters, 1, __ATOMIC_SEQ_CST);
 	pthread_mutex_lock(&e->lock);
 	if (e->crowded)
@@ -475,6 +476,7 @@ int cvy_engine_wait(struct cvy_engine *e, struct cvy_op *op, uint64_t deadline_n
 	pthread_mutex_unlock(&e->lock);
 	if (!__atomic_sub_fetch(&e->waiters, 1, __ATOMIC_SEQ_CST) && more)
 		cvy_progress_kick();
+	errno = had; /* the caller's */
 	return err;
 }
 

@@ -82,7 +82,7 @@ void cpu_unmap(void *at)
 extern "C" {
 
 /* Whole pages of 2 MiB can be exported. */
-cudaError_t cudaMalloc(void **at, size_t bytes)
+static cudaError_t give(void **at, size_t bytes)
 {
 	int fd = bytes % PAGE || getenv("CPU_NO_CHUNK") ? -1 : (int)memfd_create("memory", MFD_CLOEXEC);
 
@@ -97,6 +97,12 @@ cudaError_t cudaMalloc(void **at, size_t bytes)
 	return cudaSuccess;
 }
 
+cudaError_t cudaMalloc(void **at, size_t bytes)
+{
+	UNSAFE(0);
+	return give(at, bytes);
+}
+
 cudaError_t cudaFree(void *at)
 {
 	std::lock_guard<std::mutex> context(cpu_context);
@@ -104,7 +110,8 @@ cudaError_t cudaFree(void *at)
 
 	if (!at)
 		return cudaSuccess;
-	cudaDeviceSynchronize();
+	UNSAFE(0);
+	cpu_wait_for_device();
 	if (!forget(at, &m) || m.of)
 		return cudaErrorInvalidValue;
 	if (m.fd >= 0 && locked(m.fd, 1)) { /* anything may follow, so this does */
@@ -119,7 +126,7 @@ cudaError_t cudaFree(void *at)
 
 cudaError_t cudaMallocAsync(void **at, size_t bytes, cudaStream_t)
 {
-	return cudaMalloc(at, bytes);
+	return give(at, bytes);
 }
 
 /* ---- what other processes open: a handle names the process and its descriptor ---- */
@@ -164,6 +171,7 @@ cudaError_t cudaIpcOpenMemHandle(void **at, cudaIpcMemHandle_t handle, unsigned 
 	int fd;
 
 	ALIVE();
+	UNSAFE(0);
 	memcpy(&h, &handle, sizeof(h));
 	if (h.pid == getpid() || flags != cudaIpcMemLazyEnablePeerAccess)
 		return cudaErrorDeviceUninitialized;
@@ -183,7 +191,8 @@ cudaError_t cudaIpcCloseMemHandle(void *at)
 	std::lock_guard<std::mutex> context(cpu_context);
 	memory m;
 
-	cudaDeviceSynchronize();
+	UNSAFE(0);
+	cpu_wait_for_device();
 	if (!forget(at, &m) || !m.of)
 		return cudaErrorInvalidValue;
 	munmap(at, m.bytes);
@@ -301,6 +310,24 @@ static CUresult d_text(CUresult got, const char **text)
 	return CUDA_SUCCESS;
 }
 
+static CUresult d_retain(CUcontext *context, CUdevice device)
+{
+	*context = (CUcontext)(intptr_t)(device + 1);
+	return CUDA_SUCCESS;
+}
+
+static CUresult d_push(CUcontext context)
+{
+	cpu_push((int)(intptr_t)context - 1);
+	return CUDA_SUCCESS;
+}
+
+static CUresult d_pop(CUcontext *)
+{
+	cpu_pop();
+	return CUDA_SUCCESS;
+}
+
 extern "C" cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **at, unsigned, unsigned long long,
 							cudaDriverEntryPointQueryResult *)
 {
@@ -316,6 +343,9 @@ extern "C" cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void *
 		{ "cuMemExportToShareableHandle", (void *)d_to_fd },
 		{ "cuMemImportFromShareableHandle", (void *)d_from_fd },
 		{ "cuGetErrorString", (void *)d_text },
+		{ "cuDevicePrimaryCtxRetain", (void *)d_retain },
+		{ "cuCtxPushCurrent", (void *)d_push },
+		{ "cuCtxPopCurrent", (void *)d_pop },
 	};
 	auto i = known.find(name);
 

@@ -36,6 +36,9 @@ struct CUstream_st {
 	std::mutex lock;
 	std::condition_variable changed;
 	int busy = 0, capturing = 0;
+	std::atomic<int> invalid{ 0 }; /* what is captured */
+	cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+	std::thread::id by;
 	std::vector<std::function<void()>> captured;
 	std::thread thread;
 
@@ -107,6 +110,33 @@ static CUstream_st *of(cudaStream_t s)
 	return s ? s : legacy();
 }
 
+/* ---- captures ---- */
+
+static std::vector<CUstream_st *> &captures = *new std::vector<CUstream_st *>;
+static thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+
+static int minds(const CUstream_st *s)
+{
+	if (capture_mode == cudaStreamCaptureModeRelaxed || s->mode == cudaStreamCaptureModeRelaxed)
+		return 0;
+	return s->by == std::this_thread::get_id() ||
+	       (s->mode == cudaStreamCaptureModeGlobal && capture_mode == cudaStreamCaptureModeGlobal);
+}
+
+cudaError_t cpu_refused(int whole)
+{
+	std::lock_guard<std::mutex> hold(all_lock);
+	cudaError_t got = cudaSuccess;
+
+	for (auto s : captures) {
+		if (!whole && !minds(s))
+			continue;
+		s->invalid = 1;
+		got = cudaErrorStreamCaptureUnsupported;
+	}
+	return got;
+}
+
 typedef void (*ep_kernel)(struct cvy_ep_args);
 
 static cudaError_t launch(cudaStream_t stream, dim3 grid, dim3 block, size_t room, unsigned resident,
@@ -115,6 +145,8 @@ static cudaError_t launch(cudaStream_t stream, dim3 grid, dim3 block, size_t roo
 	std::lock_guard<std::mutex> context(cpu_context);
 
 	ALIVE();
+	if (of(stream)->invalid)
+		return cudaErrorStreamCaptureInvalidated;
 	of(stream)->add([=] {
 		std::vector<std::thread> ctas;
 		std::atomic<unsigned> next(0);
@@ -207,6 +239,7 @@ cudaError_t cudaDeviceGetLimit(size_t *bytes, enum cudaLimit)
 
 cudaError_t cudaDeviceSetLimit(enum cudaLimit, size_t bytes)
 {
+	UNSAFE(0);
 	stack = bytes;
 	return cudaSuccess;
 }
@@ -241,6 +274,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
 
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
+	UNSAFE(0);
 	of(s)->wait();
 	ALIVE();
 	return cudaSuccess;
@@ -248,13 +282,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s)
 
 cudaError_t cudaDeviceSynchronize(void)
 {
-	std::vector<CUstream_st *> all;
-
-	all_lock.lock();
-	all = all_streams;
-	all_lock.unlock();
-	for (auto s : all)
-		s->wait();
+	UNSAFE(1);
+	cpu_wait_for_device();
 	ALIVE();
 	return cudaSuccess;
 }
@@ -265,18 +294,32 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *
 	return cudaSuccess;
 }
 
-cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode)
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode)
 {
-	s->capturing = 1;
+	std::lock_guard<std::mutex> hold(all_lock);
+
 	s->captured.clear();
+	s->mode = mode;
+	s->by = std::this_thread::get_id();
+	s->capturing = 1;
+	captures.push_back(s);
 	return cudaSuccess;
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph)
 {
-	*graph = new CUgraph_st{ s->captured };
+	std::lock_guard<std::mutex> hold(all_lock);
+	const int whole = !s->invalid.exchange(0);
+
+	for (auto i = captures.begin(); i != captures.end(); ++i) {
+		if (*i == s) {
+			captures.erase(i);
+			break;
+		}
+	}
+	*graph = whole ? new CUgraph_st{ s->captured } : NULL;
 	s->capturing = 0;
-	return cudaSuccess;
+	return whole ? cudaSuccess : cudaErrorStreamCaptureInvalidated;
 }
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long)
@@ -376,12 +419,14 @@ cudaError_t cudaMemsetAsync(void *at, int v, size_t bytes, cudaStream_t s)
 
 cudaError_t cudaHostAlloc(void **at, size_t bytes, unsigned)
 {
+	UNSAFE(0);
 	*at = aligned_alloc(4096, (bytes + 4095) & ~(size_t)4095);
 	return *at ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 
 cudaError_t cudaFreeHost(void *at)
 {
+	UNSAFE(0);
 	free(at);
 	return cudaSuccess;
 }
@@ -399,17 +444,20 @@ cudaError_t cudaGetDeviceCount(int *n)
 }
 
 static thread_local int current;
+static thread_local std::vector<int> pushed;
 
 cudaError_t cudaGetDevice(int *device)
 {
-	*device = current;
+	*device = pushed.empty() ? current : pushed.back();
 	return cudaSuccess;
 }
 
 cudaError_t cudaSetDevice(int device)
 {
 	ALIVE();
-	current = device;
+	current = device; /* also where a context is pushed, and then it is seen when that is gone */
+	if (!pushed.empty())
+		pushed.back() = device;
 	return cudaSuccess;
 }
 
@@ -444,11 +492,13 @@ cudaError_t cudaDeviceGetAttribute(int *v, enum cudaDeviceAttr attr, int)
 cudaError_t cudaHostRegister(void *, size_t, unsigned flags)
 {
 	ALIVE();
+	UNSAFE(0);
 	return (flags & cudaHostRegisterIoMemory) && getenv("CPU_NO_REGISTERS") ? cudaErrorNotPermitted : cudaSuccess;
 }
 
 cudaError_t cudaHostUnregister(void *)
 {
+	UNSAFE(0);
 	return cudaSuccess;
 }
 
@@ -534,12 +584,13 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
 cudaError_t cudaEventQuery(cudaEvent_t e)
 {
 	ALIVE();
+	UNSAFE(0);
 	return e->reached == e->recorded ? cudaSuccess : cudaErrorNotReady;
 }
 
 cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode)
 {
-	*mode = cudaStreamCaptureModeGlobal;
+	std::swap(*mode, capture_mode);
 	return cudaSuccess;
 }
 
@@ -568,3 +619,24 @@ int cvy_test_stall(cudaStream_t s, int ms)
 }
 
 } /* extern "C" */
+
+void cpu_push(int device)
+{
+	pushed.push_back(device);
+}
+
+void cpu_pop(void)
+{
+	pushed.pop_back();
+}
+
+void cpu_wait_for_device(void)
+{
+	std::vector<CUstream_st *> all;
+
+	all_lock.lock();
+	all = all_streams;
+	all_lock.unlock();
+	for (auto s : all)
+		s->wait();
+}

@@ -334,11 +334,31 @@ static int fake_status_read(struct cvy_gpu *g, struct cvy_gpu_status *to)
 	return 0;
 }
 
+static int fake_stand_still(struct cvy_gpu *g, int ending)
+{
+	(void)ending;
+	return fake_synchronise(g);
+}
+
+static void fake_enter(struct cvy_gpu *g, struct cvy_gpu_scope *had)
+{
+	(void)g;
+	(void)had;
+}
+
+static void fake_leave(struct cvy_gpu *g, const struct cvy_gpu_scope *had)
+{
+	(void)g;
+	(void)had;
+}
+
 EXPORT extern const struct cvy_gpu_ops cvy_gpu_ops;
 const struct cvy_gpu_ops cvy_gpu_ops = {
 	.abi = CVY_GPU_ABI,
 	.open = fake_open,
 	.close = fake_close,
+	.enter = fake_enter,
+	.leave = fake_leave,
 	.why = fake_why,
 	.describe = fake_describe,
 	.memory = fake_memory,
@@ -358,7 +378,7 @@ const struct cvy_gpu_ops cvy_gpu_ops = {
 	.is_device = fake_is_device,
 	.capturing = fake_capturing,
 	.launch = fake_launch,
-	.synchronise = fake_synchronise,
+	.synchronise = fake_stand_still,
 	.status = fake_status,
 	.status_read = fake_status_read,
 };

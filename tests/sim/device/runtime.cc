@@ -276,11 +276,13 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpy
 	return cudaSuccess;
 }
 
-/* No rank is of another host: nothing is copied for a proxy. */
+/* Nothing is captured. */
 cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *)
 {
-	return cudaErrorNotSupported;
+	return cudaSuccess;
 }
+
+/* No rank is of another host: nothing is copied for a proxy. */
 
 cudaError_t cudaMemcpy2DAsync(void *, size_t, const void *, size_t, size_t, size_t, enum cudaMemcpyKind, cudaStream_t)
 {
@@ -313,3 +315,20 @@ cudaError_t cudaEventDestroy(cudaEvent_t)
 }
 
 } /* extern "C" */
+
+cudaError_t cpu_refused(int)
+{
+	return cudaSuccess;
+}
+
+void cpu_push(int)
+{
+}
+
+void cpu_pop(void)
+{
+}
+
+void cpu_wait_for_device(void)
+{
+}

@@ -351,6 +351,13 @@ static int no_error(struct cvy_gpu *gpu)
 	return 0;
 }
 
+static int idle(struct cvy_gpu *gpu, int ending)
+{
+	(void)gpu;
+	(void)ending;
+	return 0;
+}
+
 /* Who beats and never answers what it was offered would keep a change from ending. */
 START_TEST(device_suspects_who_does_not_answer)
 {
@@ -360,7 +367,8 @@ START_TEST(device_suspects_who_does_not_answer)
 	uint64_t until;
 
 	ops.reach = reach;
-	ops.copies_open = ops.synchronise = no_error;
+	ops.copies_open = no_error;
+	ops.synchronise = idle;
 	config.interface = config.rdma_device = (char[]){ "" };
 	d->ops = &ops;
 	d->join_ms = 20;
@@ -431,9 +439,10 @@ static int failure_not_read(struct cvy_gpu *gpu, uint64_t *failure)
 	return COVEY_ERR_IO;
 }
 
-static int synchronised_in_vain(struct cvy_gpu *gpu)
+static int synchronised_in_vain(struct cvy_gpu *gpu, int ending)
 {
 	(void)gpu;
+	(void)ending;
 	return COVEY_ERR_IO;
 }
 
