@@ -124,7 +124,9 @@ uint64_t cvy_nccl_now_ns(void);
 /* Sleeps for a moment without the lock. */
 void cvy_nccl_nap(struct ncclComm *comm);
 
-/* stream.c, under the lock. A thread may be on another device when it calls: memory and events are of this one. */
+/* stream.c. A capture of another thread forbids some calls of the runtime in this one, unless it is exempt. Returns the mode before. */
+enum cudaStreamCaptureMode cvy_nccl_exempt(enum cudaStreamCaptureMode mode);
+/* The same, under the lock. A thread may be on another device when it calls: memory and events are of this one. */
 ncclResult_t cvy_nccl_device_enter(const struct ncclComm *comm, int *was);
 void cvy_nccl_device_leave(const struct ncclComm *comm, int was);
 /* Before and after what is launched on a stream, on the device. */

@@ -2,20 +2,28 @@
 /*
  * How communicators end. One that ends well waits for its stream, then for the others to do the same: a rank that left
  * earlier would be missing in operations that others have not completed. Ranks of one process may end one after the other
- * on one thread, so the last of them waits for all. One that is aborted, revoked, or has lost a rank waits for nobody.
+ * on one thread, so the last of them waits for all. Others may end their communicators in another order, and wait in the
+ * next one for this rank: so a call waits for a moment only, and a thread for as long as it takes. One that is aborted,
+ * revoked, or has lost a rank waits for nobody.
  *
  * Threads may end the same communicator at a time: one of them claims it, and the last that uses it frees its memory.
  */
 #include "comm.h"
 
+#include <signal.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #define OTHERS_MS 60000 /* that a living rank has to end too; then it is left alone */
+#define CALL_MS 200	/* that a call waits for it */
 
 static struct {
 	pthread_mutex_t lock;
 	struct ncclComm *first;
-} alive = { .lock = PTHREAD_MUTEX_INITIALIZER };
+	pthread_cond_t lingered;
+	int lingering; /* threads that wait for others */
+	pid_t process; /* whose threads these are; 0: there were none */
+} alive = { .lock = PTHREAD_MUTEX_INITIALIZER, .lingered = PTHREAD_COND_INITIALIZER };
 
 /* ---- those of this process ---- */
 
@@ -221,18 +229,75 @@ static ncclResult_t begin(struct ncclComm *comm)
 	return r;
 }
 
-/* Under the lock: waits until all living ranks have begun to end. Another thread may end it meanwhile. */
-static void finish(struct ncclComm *comm)
+/*
+ * Under the lock: ends when all living ranks have begun to end. Another thread may end it meanwhile. 0: one has not within @ms.
+ */
+static int finish(struct ncclComm *comm, unsigned ms)
 {
-	uint64_t until = cvy_nccl_now_ns() + OTHERS_MS * 1000000ull;
+	uint64_t until = cvy_nccl_now_ns() + ms * 1000000ull;
 
 	while (comm->stage == CVY_NCCL_ENDING && covey_work_test(comm->ending, NULL) == COVEY_ERR_AGAIN &&
-	       cvy_nccl_now_ns() < until && !__atomic_load_n(&comm->aborted, __ATOMIC_ACQUIRE))
+	       !__atomic_load_n(&comm->aborted, __ATOMIC_ACQUIRE)) {
+		if (cvy_nccl_now_ns() >= until)
+			return 0;
 		cvy_nccl_nap(comm);
+	}
 	if (comm->stage != CVY_NCCL_ENDING)
-		return;
+		return 1;
 	covey_leave(comm->group, 0); /* no death in the logs of the others */
 	cvy_nccl_end(comm);
+	return 1;
+}
+
+static void *linger(void *arg)
+{
+	struct ncclComm *comm = arg;
+
+	pthread_mutex_lock(&comm->lock);
+	finish(comm, OTHERS_MS);
+	cvy_nccl_end(comm);
+	pthread_mutex_unlock(&comm->lock);
+	cvy_nccl_unuse(comm);
+	pthread_mutex_lock(&alive.lock);
+	alive.lingering--;
+	pthread_cond_broadcast(&alive.lingered);
+	pthread_mutex_unlock(&alive.lock);
+	return NULL;
+}
+
+/* At exit: a rank that is gone would be missing in what the others have not completed. */
+static void await_lingering(void)
+{
+	if (getpid() != alive.process) /* threads are of the process that started them */
+		return;
+	pthread_mutex_lock(&alive.lock);
+	while (alive.lingering)
+		pthread_cond_wait(&alive.lingered, &alive.lock);
+	pthread_mutex_unlock(&alive.lock);
+}
+
+/* Without the lock. The calling thread uses it, and a thread of ours from here on, which waits for the others. */
+static void finish_later(struct ncclComm *comm)
+{
+	sigset_t all, had;
+	pthread_t thread;
+	int first;
+
+	pthread_mutex_lock(&alive.lock);
+	comm->users++;
+	alive.lingering++;
+	first = alive.process != getpid();
+	alive.process = getpid();
+	pthread_mutex_unlock(&alive.lock);
+	if (first)
+		atexit(await_lingering);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &had);
+	if (pthread_create(&thread, NULL, linger, comm))
+		linger(comm);
+	else
+		pthread_detach(thread);
+	pthread_sigmask(SIG_SETMASK, &had, NULL);
 }
 
 /* The last rank of this process waits for those that were destroyed before it; after an abort nobody waits. */
@@ -243,11 +308,15 @@ static void finish_destroyed(const struct cvy_nccl_id *id, int aborted)
 	if (is_awaited(id))
 		return;
 	while ((comm = take_destroyed(id))) {
+		int over;
+
 		pthread_mutex_lock(&comm->lock);
-		if (!aborted)
-			finish(comm);
-		cvy_nccl_end(comm);
+		over = aborted || finish(comm, CALL_MS);
+		if (over)
+			cvy_nccl_end(comm);
 		pthread_mutex_unlock(&comm->lock);
+		if (!over)
+			finish_later(comm);
 		cvy_nccl_free(comm);
 	}
 }
@@ -255,6 +324,7 @@ static void finish_destroyed(const struct cvy_nccl_id *id, int aborted)
 ncclResult_t ncclCommFinalize(ncclComm_t comm)
 {
 	ncclResult_t r = cvy_nccl_enter(comm, "ncclCommFinalize");
+	int over;
 
 	if (r)
 		return r;
@@ -262,9 +332,11 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm)
 	if (!r)
 		r = begin(comm);
 	note_end(comm, 0);
-	if (!r && !is_awaited(&comm->id))
-		finish(comm);
-	cvy_nccl_leave(comm);
+	over = r || is_awaited(&comm->id) || finish(comm, CALL_MS);
+	pthread_mutex_unlock(&comm->lock);
+	if (!over)
+		finish_later(comm);
+	cvy_nccl_unuse(comm);
 	return r;
 }
 

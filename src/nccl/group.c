@@ -125,7 +125,7 @@ static int number_rounds(const struct ncclComm *comm)
 
 		if (!is_message(c) || c->comm != comm)
 			continue;
-		c->op = cvy_nccl_round(nth[c->kind == CVY_NCCL_SEND][c->root]++, comm->size);
+		c->op = cvy_nccl_round(nth[c->kind == CVY_NCCL_SEND][c->root]++, comm->size, comm->rank, c->root);
 		rounds = c->op + 1 > rounds ? c->op + 1 : rounds;
 	}
 	return rounds;

@@ -45,8 +45,10 @@ ncclResult_t cvy_nccl_make(int size, int rank, const struct cvy_nccl_id *id, int
 	if (size < 1 || rank < 0 || rank >= size)
 		return cvy_nccl_fail(ncclInvalidArgument, "rank %d of %d ranks: it must be 0 to %d", rank, size,
 				     size - 1);
-	if (size > CVY_NCCL_RANKS)
-		return cvy_nccl_fail(ncclInvalidUsage, "%d ranks: a communicator has at most %d", size, CVY_NCCL_RANKS);
+	if (size > covey_device_max_ranks())
+		return cvy_nccl_fail(ncclInvalidUsage,
+				     "%d ranks: a communicator has at most %d in this build (COVEY_DEVICE_RANKS)", size,
+				     covey_device_max_ranks());
 	r = cvy_nccl_cuda(cudaGetDevice(&device), "cudaGetDevice");
 	if (r)
 		return r;

@@ -11,16 +11,34 @@ struct registered {
 	struct ncclComm *comm;
 };
 
+static cudaError_t exempt_malloc(void **out, size_t bytes)
+{
+	enum cudaStreamCaptureMode had = cvy_nccl_exempt(cudaStreamCaptureModeRelaxed);
+	cudaError_t got = cudaMalloc(out, bytes);
+
+	cvy_nccl_exempt(had);
+	return got;
+}
+
+static cudaError_t exempt_free(void *memory)
+{
+	enum cudaStreamCaptureMode had = cvy_nccl_exempt(cudaStreamCaptureModeRelaxed);
+	cudaError_t got = cudaFree(memory);
+
+	cvy_nccl_exempt(had);
+	return got;
+}
+
 ncclResult_t ncclMemAlloc(void **out, size_t bytes)
 {
 	if (!out)
 		return cvy_nccl_fail(ncclInvalidArgument, "ncclMemAlloc: the output is NULL");
-	return cvy_nccl_cuda(cudaMalloc(out, bytes), "ncclMemAlloc");
+	return cvy_nccl_cuda(exempt_malloc(out, bytes), "ncclMemAlloc");
 }
 
 ncclResult_t ncclMemFree(void *memory)
 {
-	return cvy_nccl_cuda(cudaFree(memory), "ncclMemFree");
+	return cvy_nccl_cuda(exempt_free(memory), "ncclMemFree");
 }
 
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buffer, size_t bytes, void **handle)

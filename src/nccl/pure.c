@@ -131,14 +131,16 @@ int cvy_nccl_shrink(const int *excluded, int n, int size, int rank, int *new_ran
 		if (r == rank)
 			*new_rank = left;
 		left += !gone[r];
-		*key |= (uint64_t)gone[r] << r;
+		if (gone[r])
+			*key = stir(*key + (uint64_t)r + 1);
 	}
 	return left;
 }
 
-int cvy_nccl_round(int nth, int size)
+int cvy_nccl_round(int nth, int size, int rank, int peer)
 {
-	int quota = CVY_NCCL_MESSAGES / (2 * size);
+	const int classes = (size + CVY_NCCL_PEERS - 1) / CVY_NCCL_PEERS, peers = (size + classes - 1) / classes;
+	const int quota = CVY_NCCL_MESSAGES / (2 * peers);
 
-	return nth / (quota > 0 ? quota : 1);
+	return nth / quota * classes + (rank + peer) % classes;
 }

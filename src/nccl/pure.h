@@ -5,8 +5,9 @@
 
 #include "nccl_types.h"
 
-#define CVY_NCCL_RANKS 32     /* of a group with devices */
+#define CVY_NCCL_RANKS 256 /* of a communicator in any build; covey_device_max_ranks() says of how many this one is */
 #define CVY_NCCL_MESSAGES 128 /* of one launch */
+#define CVY_NCCL_PEERS 32     /* the same: each takes two processors at least */
 #define CVY_NCCL_STORE_CHARS 96
 #define CVY_NCCL_NAME_CHARS 48
 
@@ -48,10 +49,10 @@ int cvy_nccl_split(const int32_t (*all)[2], int size, int rank, int *new_rank);
 int cvy_nccl_shrink(const int *excluded, int n, int size, int rank, int *new_rank, uint64_t *key);
 
 /*
- * A message of one communicator and one group of calls: it goes in round `nth / quota`, where it is the nth to that peer,
- * or from it, and quota depends on the size of the communicator alone. So both sides have it in the same round, and no
- * launch has more than CVY_NCCL_MESSAGES.
+ * The round of a message of one communicator and one group of calls, which is the nth to that peer, or from it. In one
+ * round a rank has messages with at most CVY_NCCL_PEERS peers, a quota with each. Both follow from the size and from the sum
+ * of the two ranks. So both sides have it in the same round, and no launch has more than CVY_NCCL_MESSAGES.
  */
-int cvy_nccl_round(int nth, int size);
+int cvy_nccl_round(int nth, int size, int rank, int peer);
 
 #endif

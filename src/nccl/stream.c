@@ -6,6 +6,12 @@
  */
 #include "comm.h"
 
+enum cudaStreamCaptureMode cvy_nccl_exempt(enum cudaStreamCaptureMode mode)
+{
+	cudaThreadExchangeStreamCaptureMode(&mode);
+	return mode;
+}
+
 /* The default stream cannot be; while another stream is, to ask of it is an error. */
 static ncclResult_t is_captured(cudaStream_t stream, int *captured)
 {
@@ -83,8 +89,10 @@ ncclResult_t cvy_nccl_stream_wait(cudaStream_t waiting, cudaStream_t done)
 ncclResult_t cvy_nccl_stream_drain(struct ncclComm *comm)
 {
 	while (comm->launched && !__atomic_load_n(&comm->aborted, __ATOMIC_ACQUIRE)) {
+		enum cudaStreamCaptureMode had = cvy_nccl_exempt(cudaStreamCaptureModeRelaxed);
 		cudaError_t got = cudaEventQuery(comm->done);
 
+		cvy_nccl_exempt(had);
 		if (got != cudaErrorNotReady)
 			return cvy_nccl_cuda(got, "what was launched");
 		cvy_nccl_look(comm, 1);

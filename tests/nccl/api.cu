@@ -15,11 +15,15 @@
  *	refused	a rank dies after an operation that another is refused
  *	one	all ranks in one process
  *	adopt	ids of a rank that got its store by an id
+ *	order	two communicators, destroyed in another order on each rank
+ *	untouched	what a calling thread has is the same afterwards, and captures of others stay valid
  */
 #include <cuda_runtime.h>
 #include <dirent.h>
+#include <errno.h>
 #include <math.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -36,12 +40,13 @@
 #define RANKS 8
 #define EDGE 64 /* bytes before and behind an output */
 #define PAD 0x5a
-#define MOST 5000 /* elements */
-#define ID_MS 60000
+#define MOST 5000   /* elements */
+#define ID_MS 30000 /* less than the end of a communicator waits for others */
+#define ODD 4711    /* no number of an error */
 
 extern char **environ;
 
-static int rank, size, failures;
+static int rank, size, own_device, failures;
 static long checks;
 static const char *directory;
 static ncclComm_t comm;
@@ -881,6 +886,7 @@ static void not_waited_for(void)
 	memset(&none, 0, sizeof(none));
 	GIVES(ncclInvalidArgument, ncclCommInitRank(&c, size, none, rank));
 	GIVES(ncclInvalidArgument, ncclCommInitRank(&c, size, id, size));
+	GIVES(ncclInvalidUsage, ncclCommInitRank(&c, 257, id, 0));
 	GIVES(ncclInvalidUsage, ncclCommInitRank(&c, 33, id, rank));
 	GIVES(ncclInvalidArgument, ncclCommInitRankConfig(&c, size, id, rank, &bad));
 	GIVES(1, c == NULL);
@@ -1336,6 +1342,107 @@ static void plan_unanswered(void)
 	GIVES(1, strstr(ncclGetLastError(NULL), "does not answer") != NULL);
 }
 
+/* ---- ends ---- */
+
+/* Each rank ends one of two communicators while the other rank does not end it before that call has returned. */
+static void plan_order(void)
+{
+	const int first = rank % 2;
+	char name[2][32];
+	ncclComm_t two[2];
+	int unused = 0;
+
+	for (int i = 0; i < 2; i++) {
+		snprintf(name[i], sizeof(name[i]), "ended-%d", i);
+		OK(ncclCommInitRank(&two[i], size, id_of(i ? "second" : "first", 0), rank));
+		sum_of(two[i], size, rank, "one of two");
+	}
+	OK(ncclCommDestroy(two[first]));
+	id_tell(name[first], &unused, sizeof(unused));
+	id_hear(name[!first], &unused, sizeof(unused));
+	OK(ncclCommDestroy(two[!first]));
+}
+
+/* What the calling thread has is the same after a call; @other: a device that is not the communicator's. */
+static void same(int device, const char *call, int line)
+{
+	const int error = errno;
+	cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal; /* the test itself minds no capture */
+	int now = -1;
+
+	CUDA(cudaThreadExchangeStreamCaptureMode(&mode));
+	CUDA(cudaGetDevice(&now));
+	gives(error, ODD, call, line);
+	gives((int)mode, (int)cudaStreamCaptureModeGlobal, call, line);
+	gives(now, device, call, line);
+}
+
+#define SAME(on, call) \
+	do { \
+		cudaStreamCaptureMode global_ = cudaStreamCaptureModeGlobal; \
+		ncclResult_t r_; \
+		CUDA(cudaSetDevice(on)); \
+		CUDA(cudaThreadExchangeStreamCaptureMode(&global_)); \
+		errno = ODD; \
+		r_ = (call); \
+		same(on, #call, __LINE__); \
+		OK(r_); \
+	} while (0)
+
+static sem_t begun, over;
+
+static void *capture(void *valid)
+{
+	cudaStream_t side;
+	cudaGraph_t graph;
+
+	CUDA(cudaSetDevice(own_device));
+	CUDA(cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking));
+	CUDA(cudaStreamBeginCapture(side, cudaStreamCaptureModeGlobal));
+	OK(ncclAllReduce(in, to(), 40, ncclFloat32, ncclSum, comm, side));
+	sem_post(&begun);
+	sem_wait(&over);
+	*(int *)valid = cudaStreamEndCapture(side, &graph) == cudaSuccess;
+	return NULL;
+}
+
+static void plan_untouched(void)
+{
+	const ncclUniqueId first = id_of("first", 0), next = id_of("second", 0);
+	int devices, other, valid = 0, count;
+	ncclComm_t half, second;
+	ncclResult_t state;
+	pthread_t thread;
+	void *memory;
+
+	CUDA(cudaGetDeviceCount(&devices));
+	other = (own_device + 1) % devices;
+	sem_init(&begun, 0, 0);
+	sem_init(&over, 0, 0);
+	SAME(own_device, ncclCommInitRank(&comm, size, first, rank));
+	SAME(own_device, ncclCommInitRank(&second, size, next, rank));
+	pthread_create(&thread, NULL, capture, &valid);
+	sem_wait(&begun);
+	SAME(other, ncclAllReduce(in, to(), 40, ncclFloat32, ncclSum, comm, stream));
+	SAME(other, ncclGroupStart());
+	SAME(other, ncclSend(in, 40, ncclFloat32, (rank + 1) % size, comm, stream));
+	SAME(other, ncclRecv(to(), 40, ncclFloat32, (rank + size - 1) % size, comm, stream));
+	SAME(other, ncclGroupEnd());
+	SAME(other, ncclCommSplit(comm, 0, rank, &half, NULL));
+	SAME(other, ncclCommGetAsyncError(comm, &state));
+	SAME(other, ncclCommCount(comm, &count));
+	SAME(own_device, ncclMemAlloc(&memory, 4096));
+	SAME(own_device, ncclMemFree(memory));
+	sem_post(&over);
+	pthread_join(thread, NULL);
+	GIVES(1, valid);
+	SAME(other, ncclCommFinalize(half));
+	SAME(other, ncclCommRevoke(second, 0));
+	SAME(other, ncclCommDestroy(half));
+	SAME(other, ncclCommAbort(second));
+	SAME(other, ncclCommDestroy(comm));
+}
+
 /* ---- processes ---- */
 
 static void run_plan(const char *plan)
@@ -1349,7 +1456,8 @@ static void run_plan(const char *plan)
 		      { "sum", plan_sum },	   { "idle", plan_idle },
 		      { "refused", plan_refused }, { "split", plan_split },
 		      { "sleep", plan_sleep },	   { "storeless", plan_storeless },
-		      { "adopt", plan_adopt },	   { "unanswered", plan_unanswered } };
+		      { "adopt", plan_adopt },	   { "unanswered", plan_unanswered },
+		      { "order", plan_order },	   { "untouched", plan_untouched } };
 
 	for (size_t i = 0; i < sizeof(plans) / sizeof(plans[0]); i++)
 		if (!strcmp(plan, plans[i].name)) {
@@ -1367,7 +1475,8 @@ static int rank_main(const char *plan)
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	CUDA(cudaGetDeviceCount(&devices));
-	CUDA(cudaSetDevice(rank % devices));
+	own_device = rank % devices;
+	CUDA(cudaSetDevice(own_device));
 	CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
 	room = (size_t)MOST * 8 * RANKS + 2 * EDGE;
 	host = (uint8_t *)malloc(room);

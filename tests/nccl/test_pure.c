@@ -113,20 +113,50 @@ START_TEST(shrink_refuses_lists_that_are_none)
 }
 END_TEST
 
-/* All peers, both ways: no round has more messages than one launch takes. */
+/* All peers, both ways: no round has more messages than one launch takes, and both sides have one in the same. */
+static void rounds_of(int rank, int size)
+{
+	static int in_round[2000];
+
+	int uneven = 0, falls = 0, most = 0;
+
+	memset(in_round, 0, sizeof(in_round));
+	for (int peer = 0; peer < size; peer++)
+		for (int nth = 0; nth < 150; nth++) {
+			int round = cvy_nccl_round(nth, size, rank, peer);
+
+			uneven += round != cvy_nccl_round(nth, size, peer, rank);
+			falls += nth && round < cvy_nccl_round(nth - 1, size, rank, peer);
+			in_round[round] += 2;
+			most = in_round[round] > most ? in_round[round] : most;
+		}
+	ck_assert_int_eq(uneven, 0);
+	ck_assert_int_eq(falls, 0);
+	ck_assert_int_le(most, CVY_NCCL_MESSAGES);
+}
+
 START_TEST(rounds_fit_a_launch)
 {
 	for (int size = 1; size <= CVY_NCCL_RANKS; size++) {
-		int in_round[200] = { 0 };
-
-		for (int nth = 0; nth < 150; nth++) {
-			int round = cvy_nccl_round(nth, size);
-
-			ck_assert_int_ge(round, nth ? cvy_nccl_round(nth - 1, size) : 0);
-			in_round[round] += 2 * size;
-			ck_assert_int_le(in_round[round], CVY_NCCL_MESSAGES);
-		}
+		rounds_of(0, size);
+		rounds_of(size - 1, size);
 	}
+}
+END_TEST
+
+/* A set of ranks has one name, however many ranks there are. */
+START_TEST(shrinks_of_large_communicators_differ)
+{
+	static const int sets[4][2] = { { 3, 100 }, { 67, 100 }, { 3, 164 }, { 100, 3 } };
+	uint64_t key[4];
+	int rank;
+
+	for (int i = 0; i < 4; i++)
+		ck_assert_int_eq(cvy_nccl_shrink(sets[i], 2, 256, 255, &rank, &key[i]), 254);
+	ck_assert_uint_ne(key[0], key[1]);
+	ck_assert_uint_ne(key[0], key[2]);
+	ck_assert_uint_ne(key[1], key[2]);
+	ck_assert_uint_eq(key[0], key[3]);
 }
 END_TEST
 
@@ -146,6 +176,7 @@ int main(void)
 	tcase_add_test(all, shrink_closes_gaps_whatever_the_order_of_the_list);
 	tcase_add_test(all, shrink_refuses_lists_that_are_none);
 	tcase_add_test(all, rounds_fit_a_launch);
+	tcase_add_test(all, shrinks_of_large_communicators_differ);
 	srunner_run_all(runner, CK_NORMAL);
 	failed = srunner_ntests_failed(runner);
 	srunner_free(runner);

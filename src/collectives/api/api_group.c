@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The group as its application sees it: view, events, last error, safe points, requests for change. */
+#include <errno.h>
 #include <unistd.h>
 
 #include "calls.h"
@@ -50,8 +51,8 @@ int covey_event_fd(const struct covey_group *group)
 
 int covey_event_next(struct covey_group *group, struct covey_event *event)
 {
+	int err = COVEY_ERR_AGAIN, had = errno;
 	uint64_t drain;
-	int err = COVEY_ERR_AGAIN;
 
 	if (!group || !event)
 		return COVEY_ERR_INVAL;
@@ -64,6 +65,7 @@ int covey_event_next(struct covey_group *group, struct covey_event *event)
 	}
 	if (group->event_in == group->event_out)
 		(void)!read(group->event_fd, &drain, sizeof(drain));
+	errno = had;
 	pthread_mutex_unlock(&group->lock);
 	return err;
 }
