@@ -154,7 +154,7 @@ static inline void extend(char **argv, int lowest)
 		exit(1);
 }
 
-static int finish(void)
+static inline int finish(void)
 {
 	covey_leave(group, 0);
 	covey_close(group);
