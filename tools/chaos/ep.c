@@ -20,7 +20,7 @@ struct chaos_ep_room {
 	int tokens, hidden, top_k, experts;
 	size_t rows, x_bytes, ids_bytes;
 	uint16_t *x, *out, *packed; /* [tokens][hidden], packed [rows][hidden] */
-	int32_t *ids, *count, *src_info;
+	int32_t *ids, *count, *src_info, *active;
 	float *weights;
 	int64_t *range;
 };
@@ -74,7 +74,7 @@ static int per_rank(const struct chaos_member *m)
 static int make_room(struct chaos_member *m)
 {
 	struct chaos_ep_room *room = m->room = malloc(sizeof(*room));
-	size_t bytes[8], ids;
+	size_t bytes[9], ids;
 
 	if (!room)
 		return -1;
@@ -86,14 +86,15 @@ static int make_room(struct chaos_member *m)
 	room->ids_bytes = ids * sizeof(*room->ids);
 	void **const at[] = { (void **)&room->x,	(void **)&room->out,	 (void **)&room->packed,
 			      (void **)&room->ids,	(void **)&room->weights, (void **)&room->count,
-			      (void **)&room->src_info, (void **)&room->range };
+			      (void **)&room->src_info, (void **)&room->range,	 (void **)&room->active };
 	bytes[0] = bytes[1] = room->x_bytes;
 	bytes[2] = room->rows * (size_t)room->hidden * sizeof(*room->packed);
 	bytes[3] = bytes[4] = room->ids_bytes;
 	bytes[5] = (size_t)room->experts * sizeof(*room->count);
 	bytes[6] = room->rows * sizeof(*room->src_info);
 	bytes[7] = (size_t)room->experts * CHAOS_MAX_RANKS * sizeof(*room->range);
-	for (int i = 0; i < 8; i++) {
+	bytes[8] = CHAOS_MAX_RANKS * sizeof(*room->active);
+	for (int i = 0; i < 9; i++) {
 		*at[i] = calloc(1, bytes[i]);
 		if (!*at[i] || chaos_device_twin(m, *at[i], bytes[i]))
 			return -1;
@@ -135,8 +136,61 @@ void chaos_ep_close(struct chaos_member *m)
 	if (!room)
 		return;
 	free(room->x), free(room->out), free(room->packed), free(room->ids), free(room->weights);
-	free(room->count), free(room->src_info), free(room->range);
+	free(room->count), free(room->src_info), free(room->range), free(room->active);
 	free(room);
+}
+
+/* ---- Ranks that are left out (active_ranks) ---- */
+
+static bool masked(const struct chaos_member *m)
+{
+	const int masks = m->crew->mix.masks;
+
+	return masks && !m->room->measured && m->size > 1 && !chaos_draw(m, 70, (uint64_t)masks);
+}
+
+/* Does rank @a leave out rank @b in @op of this step? Of all ranks one does, one other; in dispatch, combine, or both. */
+static bool leaves_out(const struct chaos_member *m, enum chaos_work op, int a, int b)
+{
+	const int by = (int)chaos_draw(m, 71, (uint64_t)m->size);
+	const int whom = (by + 1 + (int)chaos_draw(m, 72, (uint64_t)m->size - 1)) % m->size;
+	const uint64_t where = chaos_draw(m, 73, 3);
+
+	return masked(m) && a == by && b == whom && (where == 2 || (where == 0) == (op == CHAOS_W_DISPATCH));
+}
+
+/* The argument of a call: NULL in steps without masks. */
+static int32_t *active_ranks(struct chaos_member *m, enum chaos_work op, int *err)
+{
+	int32_t *active = m->room->active;
+
+	if (!masked(m))
+		return NULL;
+	for (int r = 0; r < CHAOS_MAX_RANKS; r++)
+		active[r] = r >= m->size || !leaves_out(m, op, m->rank, r);
+	if (!*err)
+		*err = chaos_device_copy(m, active, false);
+	return chaos_there(m, active);
+}
+
+/* Of two ranks, has one left out the other until here? What a dispatch lacks its combine lacks, too. */
+static bool apart(const struct chaos_member *m, enum chaos_work op, int a, int b)
+{
+	bool out = leaves_out(m, CHAOS_W_DISPATCH, a, b) || leaves_out(m, CHAOS_W_DISPATCH, b, a);
+
+	return out || (op == CHAOS_W_COMBINE && (leaves_out(m, op, a, b) || leaves_out(m, op, b, a)));
+}
+
+/* Without deadlines, the mask of an outcome has all members of its view from which this rank is not apart. */
+static int check_mask(struct chaos_member *m, enum chaos_work op)
+{
+	struct covey_view view;
+
+	covey_view(m->group, &view);
+	for (int r = 0; r < m->size && view.epoch == m->record.epoch && !getenv("COVEY_LATE_MS"); r++)
+		if (covey_mask_has(&view.members, r) && !(m->record.mask >> r & 1) && !apart(m, op, m->rank, r))
+			return chaos_bad_bytes(m, "mask", (size_t)r, 0, 1);
+	return 0;
 }
 
 static void route(struct chaos_member *m)
@@ -269,6 +323,7 @@ static int run_dispatch(struct chaos_member *m)
 	args.src_info = chaos_there(m, room->src_info);
 	args.range = chaos_there(m, room->range);
 	args.route = chaos_route(m);
+	args.active_ranks = active_ranks(m, CHAOS_W_DISPATCH, &err);
 	chaos_begin(m, CHAOS_W_DISPATCH);
 	if (!err && room->measured)
 		err = covey_dispatch(m->ep, &args, chaos_stream(m), &result);
@@ -283,6 +338,8 @@ static int run_dispatch(struct chaos_member *m)
 		err = fetch(m);
 	code = chaos_end(m, err, &result);
 	if (!code && !m->record.status && !room->measured)
+		code = check_mask(m, CHAOS_W_DISPATCH);
+	if (!code && !m->record.status && !room->measured)
 		code = check_dispatch(m);
 	if (!code)
 		chaos_put(m);
@@ -294,7 +351,7 @@ static int run_combine(struct chaos_member *m)
 	struct covey_combine_args args = COVEY_COMBINE_INIT;
 	struct chaos_ep_room *room = m->room;
 	struct covey_result result = { 0 };
-	int err, code;
+	int err = 0, code;
 
 	args.num_tokens = tokens(m, m->rank);
 	args.y = chaos_there(m, room->packed);
@@ -305,10 +362,11 @@ static int run_combine(struct chaos_member *m)
 	args.weights = chaos_there(m, room->weights);
 	args.out = chaos_there(m, room->out);
 	args.route = chaos_route(m);
+	args.active_ranks = active_ranks(m, CHAOS_W_COMBINE, &err);
 	chaos_begin(m, CHAOS_W_COMBINE);
-	if (room->measured)
+	if (!err && room->measured)
 		err = covey_combine(m->ep, &args, chaos_stream(m), &result);
-	else
+	else if (!err)
 		err = covey_combine_send(m->ep, &args, chaos_stream(m));
 	chaos_trap_at(m, CHAOS_T_IN_COMBINE);
 	if (!err && !room->measured)
@@ -318,6 +376,8 @@ static int run_combine(struct chaos_member *m)
 	if (!err)
 		err = chaos_device_copy(m, room->out, true);
 	code = chaos_end(m, err, &result);
+	if (!code && !m->record.status && !room->measured)
+		code = check_mask(m, CHAOS_W_COMBINE);
 	if (!code && !m->record.status)
 		code = check_combine(m);
 	if (!code)

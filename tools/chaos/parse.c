@@ -206,6 +206,8 @@ static int mix(const struct reader *r)
 
 	if (!strcmp(r->word[0], "mistakes"))
 		return set_mistakes(r);
+	if (!strcmp(r->word[0], "masks"))
+		return number(r, 1, "in one step of how many a rank is left out", 1, 1000000, &mix->masks);
 	if (!strcmp(r->word[0], "handles")) {
 		mix->handles = true;
 		return r->words == 1 ? 0 : wrong(r, "%s: nothing may follow handles", r->word[1]);

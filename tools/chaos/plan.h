@@ -82,6 +82,7 @@ struct chaos_mix {
 	bool fails;	/* COVEY_ON_LOSS_FAIL */
 	int mistakes;	/* one step in this many is called wrongly; 0: none */
 	uint32_t slips; /* bits of enum chaos_slip */
+	int masks;	/* in one dispatch and combine of this many, one rank leaves out another; 0: none */
 };
 
 /* ---- Shared memory ---- */

@@ -65,16 +65,20 @@ static void halt(FILE *f, uint64_t *random)
 	fprintf(f, "stop any\nwait %dms\nresume\nsettle\nreplace\n", ms);
 }
 
-/* Ranks that leave by themselves, are removed, or are added. */
+/* Ranks that leave by themselves, are asked to, are removed, or are added; another may die meanwhile. */
 static void change_size(FILE *f, uint64_t *random, struct shape *shape)
 {
-	int what = (int)draw(random, shape->groups > 1 ? 1 : 3);
+	static const char *const ways[] = { "leave", "evict", "retire" };
+	int what = (int)draw(random, shape->groups > 1 ? 1 : 4);
 
-	if (what == 2 && shape->ranks < CHAOS_MAX_RANKS) {
+	if (what == 3 && shape->ranks < CHAOS_MAX_RANKS) {
 		fprintf(f, "extend %d\n", ++shape->ranks);
 		return;
 	}
-	fprintf(f, "%s any\nwait 0ms..%dms\nsettle\nreplace\n", what ? "evict" : "leave", 1 + (int)draw(random, 20));
+	fprintf(f, "%s any\nwait 0ms..%dms\n", ways[what % 3], 1 + (int)draw(random, 20));
+	if (draw(random, 2))
+		fprintf(f, "kill any\nwait 0ms..5ms\n");
+	fprintf(f, "settle\nreplace\n");
 }
 
 static void piece(FILE *f, uint64_t *random, struct shape *shape)
@@ -122,7 +126,7 @@ static struct shape settings(FILE *f, uint64_t *random)
 		fprintf(f, "losses fail\n");
 	if (draw(random, 4) == 0)
 		fprintf(f, "set COVEY_UNDO_BYTES 100000\n");
-	fprintf(f, "handles\nmistakes %d\n", 20 << draw(random, 4));
+	fprintf(f, "handles\nmistakes %d\nmasks %d\n", 20 << draw(random, 4), 2 << draw(random, 4));
 	return shape;
 }
 
