@@ -21,4 +21,30 @@ runs survive 3 'the sum is 3, from 3 ranks, in view 2$' -n 4
 runs replace 3 'whole again, step [0-9]*$' -n 3 --restart on-failure
 runs overlap 4 '8 operations, 0 wrong elements$' -n 4
 runs experts 4 '2 experts here, tokens came back as they were$' -n 4
+
+# loop goes on when a rank is killed by hand; its own end is ten minutes away.
+lines=$(mktemp)
+"$run" -n 3 --restart on-failure -- "$folder/${prefix}loop" >"$lines" 2>&1 &
+job=$!
+shows() # within 30 s
+{
+	for _ in $(seq 300); do
+		grep -q "$1" "$lines" && return 0
+		sleep 0.1
+	done
+	echo "loop: no line with \"$1\" in:"
+	cat "$lines"
+	return 1
+}
+one() # the pid of one of its processes
+{
+	for exe in /proc/[0-9]*/exe; do
+		[ "$(readlink "$exe")" != "$(realpath "$folder/${prefix}loop")" ] || basename "${exe%/exe}"
+	done | head -n 1
+}
+shows 'the sum is 3, from 3 ranks, in view 1$' && kill -9 "$(one)" &&
+	shows 'the sum is 3, from 3 ranks, in view [2-9]$' || failed=1
+kill "$job"
+wait "$job"
+rm -f "$lines"
 exit $failed
