@@ -77,6 +77,7 @@ void cvy_group_free(struct cvy_group_state *g)
 	cvy_view_free(g->was);
 	for (int r = 0; r < g->max_ranks; r++) {
 		cvy_field_drop(&g->peer[r].place);
+		cvy_field_drop(&g->peer[r].voter);
 	}
 	cvy_do_spare(g);
 	free(g->peer);
@@ -153,8 +154,12 @@ void cvy_group_tell_view(struct cvy_group_state *g, int active)
 /* A joiner learns no view before one lists it. Until then its application sees the view that it is connected to. */
 void cvy_group_show_view(struct cvy_group_state *g)
 {
-	struct cvy_action *a = cvy_do(g, CVY_DO_VIEW, -1);
+	struct cvy_action *a;
 
+	if (g->shown_vid == g->heard_view->vid)
+		return;
+	g->shown_vid = g->heard_view->vid;
+	a = cvy_do(g, CVY_DO_VIEW, -1);
 	a->view = g->heard_view;
 	a->number = 0;
 }
@@ -180,8 +185,10 @@ void cvy_group_stop(struct cvy_group_state *g, int err, const char *why)
 		cvy_join_done(g, err, why);
 		return;
 	}
-	if (err == COVEY_ERR_FENCED)
+	if (err == COVEY_ERR_FENCED) { /* it never votes again: who counts its vote need not wait for it */
+		cvy_call_prove(g, g->rank, g->inc, "fenced");
 		cvy_group_event(g, COVEY_EVENT_FENCED, g->rank, why);
+	}
 	cvy_ask_end(g, err, why);
 	g->ended = err;
 	g->phase = CVY_PHASE_FENCED;

@@ -12,7 +12,7 @@
 #define COMMON 7 /* name gid rank inc nonce life rnd */
 
 static const char *const names[CALLS] = { "register", "ready", "hello", "open", "report", "decide",
-					  "ack",      "peek",  "beat",	"ask",	"peek" };
+					  "ack",      "peek",  "beat",	"ask",	"peek",	  "prove" };
 
 int cvy_call_path(struct cvy_group_state *g)
 {
@@ -26,7 +26,7 @@ int cvy_call_free(struct cvy_group_state *g, int script)
 
 	if (c->id || !cvy_call_path(g))
 		return 0;
-	if (g->need_hello && script != CALL_HELLO)
+	if (g->need_hello && script != CALL_HELLO && script != CALL_PROVE)
 		return 0;
 	if (g->now < c->due_ns) {
 		cvy_group_wake(g, c->due_ns);
@@ -100,6 +100,17 @@ void cvy_call(struct cvy_group_state *g, int script, uint64_t mark, int argc, co
 		cvy_group_wake(g, c->due_ns);
 	}
 	free(all);
+}
+
+void cvy_call_prove(struct cvy_group_state *g, int rank, uint64_t inc, const char *kind)
+{
+	char r[16], i[24];
+	const char *argv[] = { r, i, kind };
+
+	snprintf(r, sizeof(r), "%d", rank);
+	snprintf(i, sizeof(i), "%" PRIu64, inc);
+	if (cvy_call_free(g, CALL_PROVE))
+		cvy_call(g, CALL_PROVE, 0, 3, argv);
 }
 
 /* Ends relayed calls whose time is over or whose helper is gone: no store client does that for them. */

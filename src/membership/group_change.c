@@ -405,6 +405,21 @@ static void press(struct cvy_group_state *g)
 	g->decide_due = g->now + (uint64_t)(force == 2 ? 10 : 1) * cvy_group_pace_ms(g) * CVY_MS;
 }
 
+/*
+ * Voters are missing that are in no view any more: they were left out, and a death followed before the view without them was
+ * active. Nobody watches them. A process that is gone has promised nothing to a rival, or nobody is left who follows it.
+ */
+static void look_for_voters(struct cvy_group_state *g, const char *need)
+{
+	struct covey_mask missing;
+
+	if (!need || cvy_ranks_parse(need, &missing))
+		return;
+	CVY_MASK_EACH(r, &missing)
+	if (r < g->max_ranks && g->peer[r].voter.field)
+		cvy_taken_look(g, r, g->peer[r].voter.value, 1);
+}
+
 void cvy_change_decided(struct cvy_group_state *g, int script, uint64_t mark, const struct cvy_event *e)
 {
 	const char *status = e->argv[0];
@@ -430,6 +445,8 @@ void cvy_change_decided(struct cvy_group_state *g, int script, uint64_t mark, co
 		}
 		g->told_version = mark;
 	}
+	if (strcmp(status, "NOQUORUM") == 0)
+		look_for_voters(g, cvy_reply_get(e->argc, e->argv, "need"));
 	if (strcmp(status, "NOQUORUM") == 0 && !g->noquorum_told) {
 		char text[120];
 

@@ -176,6 +176,7 @@ static void activate(struct cvy_group_state *g)
 	publish_view(g);
 	cvy_view_free(g->was);
 	g->was = was;
+	cvy_link_active(g);
 	cvy_group_tell_view(g, 1);
 	cvy_do(g, CVY_DO_THAW, -1);
 	cvy_join_done(g, 0, NULL);

@@ -267,6 +267,12 @@ int cvy_link_bad(struct cvy_group_state *g, int rank, uint64_t *due)
 	return 0;
 }
 
+void cvy_link_active(struct cvy_group_state *g)
+{
+	for (int r = 0; r < g->max_ranks; r++)
+		cvy_field_drop(&g->peer[r].voter);
+}
+
 /* A member of both views that is not connected gets no new time: else it could hold up one view after the other. */
 void cvy_link_epoch(struct cvy_group_state *g, const struct cvy_view *next)
 {
@@ -274,6 +280,8 @@ void cvy_link_epoch(struct cvy_group_state *g, const struct cvy_view *next)
 		struct peer *p = &g->peer[r];
 		int stays = r < next->max_ranks && cvy_group_member(g, r, next->member[r].inc);
 
+		if (!stays && g->view && covey_mask_has(&g->view->members, r) && p->place.field && !p->voter.field)
+			cvy_field_share(&p->voter, &p->place);
 		p->downs = 0;
 		if (!p->up && !stays)
 			p->since_ns = g->now;

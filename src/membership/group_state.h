@@ -37,6 +37,7 @@ enum script { /* one call of each is under way at a time */
 	      CALL_BEAT,
 	      CALL_ASK,
 	      CALL_LOOK, /* peek from outside, for the beats of others */
+	      CALL_PROVE,
 	      CALLS
 };
 
@@ -58,6 +59,7 @@ struct peer {
 	uint64_t inc;		/* connected, dialled or expected; 0: none */
 	uint64_t want;		/* should be connected to; 0: none */
 	struct cvy_field place; /* of `want`: its m: or j: field */
+	struct cvy_field voter; /* m: field of a member of the last active view that the learned one lacks */
 	int up, was_up, downs;	/* downs: in this epoch */
 	int dials;		/* in a row */
 	uint64_t due_ns;	/* dial again; CVY_NEVER: under way */
@@ -156,6 +158,7 @@ struct cvy_group_state {
 	uint64_t seen_vid;
 	struct cvy_record heard; /* newest record; may be ahead of the learned one */
 	struct cvy_view *heard_view;
+	uint64_t shown_vid;	/* of the view that a joiner's application has seen last */
 	int whole_wanted;	/* changes did not fit to `heard`: a peek asks for the whole record */
 	struct cvy_record news; /* j: e: w: x: d: */
 
@@ -204,6 +207,7 @@ int cvy_group_pending(const struct cvy_group_state *g); /* this rank is pending 
 /* group_call.c: calls of the store */
 int cvy_call_free(struct cvy_group_state *g, int script);
 void cvy_call(struct cvy_group_state *g, int script, uint64_t mark, int argc, const char *const *argv);
+void cvy_call_prove(struct cvy_group_state *g, int rank, uint64_t inc, const char *kind); /* if nothing is in the way */
 int cvy_call_path(struct cvy_group_state *g); /* there is a way to a store */
 void cvy_call_timers(struct cvy_group_state *g);
 void cvy_call_reset(struct cvy_group_state *g, int script);
@@ -237,6 +241,7 @@ void cvy_join_begin(struct cvy_group_state *g, const struct cvy_event *event);
 
 /* group_taken.c: the name of the group, or the rank, is in use */
 void cvy_taken_told(struct cvy_group_state *g, const struct cvy_event *reply);
+void cvy_taken_look(struct cvy_group_state *g, int rank, const char *value, int member); /* asks for a process */
 void cvy_taken_looked(struct cvy_group_state *g, const struct cvy_event *event);
 int cvy_taken_lapse(const struct cvy_group_state *g);
 
@@ -247,6 +252,7 @@ void cvy_link_advance(struct cvy_group_state *g);
 int cvy_link_all(const struct cvy_group_state *g, const struct cvy_view *view); /* links to all its members are up */
 int cvy_link_bad(struct cvy_group_state *g, int rank, uint64_t *due);		/* cannot be reached */
 void cvy_link_epoch(struct cvy_group_state *g, const struct cvy_view *next);	/* before `next` is taken */
+void cvy_link_active(struct cvy_group_state *g);				/* the learned view is */
 
 /* group_change.c */
 void cvy_change_suspect(struct cvy_group_state *g, int rank, uint64_t inc, int source, const char *text);

@@ -115,7 +115,7 @@ static void note_beat(struct taken *t, int rank, uint64_t beat, uint64_t now)
 		t->old_age_ms = age;
 }
 
-static void ask_for_process(struct cvy_group_state *g, int rank, const char *value, int member)
+void cvy_taken_look(struct cvy_group_state *g, int rank, const char *value, int member)
 {
 	char addr[256], host[128], who[48];
 	struct cvy_joiner j;
@@ -171,7 +171,7 @@ void cvy_taken_told(struct cvy_group_state *g, const struct cvy_event *e)
 			note_beat(t, (int)rank, beat, server);
 		else if (letter == 'm' || letter == 'j') {
 			held |= (int)rank == t->alive_rank;
-			ask_for_process(g, (int)rank, e->argv[i + 1], letter == 'm');
+			cvy_taken_look(g, (int)rank, e->argv[i + 1], letter == 'm');
 		}
 	}
 	if (!held)
@@ -189,6 +189,8 @@ void cvy_taken_looked(struct cvy_group_state *g, const struct cvy_event *e)
 	struct taken *t = &g->taken;
 	size_t used = strlen(t->gone);
 
+	if (g->view && e->argc && e->source == CVY_PROC_GONE) /* it was a voter, and is missed */
+		cvy_call_prove(g, e->rank, strtoull(strchr(e->argv[0], ':') + 1, NULL, 10), "process");
 	if (!t->since_ns || g->rank >= 0 || e->argc < 1)
 		return;
 	if (e->source == CVY_PROC_GONE) {

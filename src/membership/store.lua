@@ -818,37 +818,40 @@ local function reporters_kept(mem, with_evicted)
 end
 
 -- If a kept member completed the ADMIT, it admits all pending ranks. If none did, accused joiners are removed although
--- they reported.
-local function admit(mem, T)
+-- they reported, but for those that are needed.
+local function admit(mem, T, with_accused)
 	local a = 0
 	for r in pairs(T) do a = math.max(a, mem[r].rep.adm) end
 	for r, m in pairs(mem) do
 		if m.from == '-' and a > 0 then
 			m.from, m.came = str(a), true
 			if m.rep and m.rep.adm ~= a then m.rep.done, m.rep.ent = a - 1, a - 1 end
-		elseif m.from == '-' and T[r] and same_inc('x', r, m.inc) then
+		elseif m.from == '-' and T[r] and same_inc('x', r, m.inc) and not with_accused then
 			T[r] = nil
 		end
 	end
 end
 
--- One set of voters: nil if it agrees, else the missing voters.
+-- One set of voters: nil if it agrees, else the missing voters. Half of them or fewer decide only if nobody else can have
+-- decided. A rival view may have admitted members that have no vote here, so these count as voters do then.
 local function missing_voters(W, mem, T)
-	local size, kept, gone, sure, need = 0, 0, 0, true, {}
-	for r, inc in pairs(W) do
+	local size, kept, sure, need = 0, 0, true, {}
+	local function meet(r, inc) -- 1: it is kept
 		local here = mem[r] and mem[r].inc == inc
-		size = size + 1
-		if here and T[r] then
-			kept = kept + 1
-			if g.c[r] ~= inc then sure = false end
-		elseif same_inc('d', r, inc) or (here and has_flag(mem[r].rep, 'l')) then
-			gone = gone + 1
-		else
-			need[r] = true
-			if g.c[r] ~= inc then sure = false end
-		end
+		if same_inc('d', r, inc) or (here and not T[r] and has_flag(mem[r].rep, 'l')) then return 0 end
+		if g.c[r] ~= inc then sure = false end
+		if here and T[r] then return 1 end
+		need[r] = true
+		return 0
 	end
-	if 2 * kept > size or (2 * kept == size and sure) or kept + gone == size then return nil end
+	for r, inc in pairs(W) do
+		size, kept = size + 1, kept + meet(r, inc)
+	end
+	if 2 * kept > size then return nil end
+	for r, m in pairs(mem) do
+		if W[r] ~= m.inc then meet(r, m.inc) end
+	end
+	if (2 * kept == size and sure) or not next(need) then return nil end
 	return need
 end
 
@@ -988,13 +991,17 @@ decide = function(force)
 	local T, complaints = reporters_kept(mem)
 	-- More complaints usually follow the first. Deciding on a half-noticed partition keeps members of both halves.
 	if complaints and force < 2 then return 'WAIT' end
+	admit(mem, T)
 	local need = no_quorum(mem, T)
-	if need and next(g.e) then -- others died since the evict request: evicted members stay while they are needed
-		local all = reporters_kept(mem, true)
-		if not no_quorum(mem, all) then T, need = all, nil end
+	-- Others died since: evicted members stay while they are needed, and then accused joiners.
+	for _, with_accused in ipairs({ false, true }) do
+		local all = need and reporters_kept(mem, true)
+		if all then
+			admit(mem, all, with_accused)
+			if not no_quorum(mem, all) then T, need = all, nil end
+		end
 	end
 	if need then return 'NOQUORUM', 'need', ranks(need) end
-	admit(mem, T)
 	return commit(mem, T)
 end
 
@@ -1342,6 +1349,9 @@ script.register = function()
 	local r = registered()
 	local found_here = h.gid and a.gone:find(h.gid, 1, true) == 1 -- incs of another group name other processes
 	for rank, inc in each_pair(found_here and a.gone or '') do bury(num(rank), inc, 'process') end
+	for rank, m in pairs(read_members()) do -- an incarnation that the caller gave up, since another server did not know it
+		if a.addr ~= '-' and m.addr == a.addr and m.host == a.host then bury(rank, m.inc, 'process') end
+	end
 	if not r or h.ph == 'closed' then
 		refusal = enter(a)
 		if refusal then return refusal end
@@ -1436,7 +1446,8 @@ local function hello_joiner()
 	if h.ph == 'closed' and h.fault then return called_off() end
 	if h.ph == 'form' and LIFE ~= h.gen and life_number(h.gen) <= life_number(LIFE) then new_life(life_number(LIFE)) end
 	local r = num(RANK)
-	if joiner_inc(r) ~= INC or word(g.j[r], 2) ~= NONCE or g.m[r] then return reply('GONE') end
+	local listed = member_inc(r) == INC -- by a view that it has not heard of, and that may wait for it
+	if not listed and (joiner_inc(r) ~= INC or word(g.j[r], 2) ~= NONCE or g.m[r]) then return reply('GONE') end
 	put('c', r, INC)
 	return full('OK')
 end

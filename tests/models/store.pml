@@ -8,7 +8,7 @@
  * Here: MEMBERS members, one active view at first. Once, at any moment, a second server begins with a copy
  * of the first, or with nothing; the first may go on. So it is a failover to a lagging replica, an
  * isolated old primary, a restart with all, older or none of the data. A member talks to one server and
- * may change it MOVES times in all; up to DEATHS die, and are proven dead. Changes are opened because a member
+ * may change it MOVES times in all; up to DEATHS die, and are proven dead. So are those who know that they are fenced. Changes are opened because a member
  * is missing, and OPENS times for no reason. Whoever reports may be left out all the same. NAMES views in all.
  * Members tell each other that they have learned a view, and go on when all have, though no server may know it yet. Those of
  * PENDING have no vote at first; the first change admits them.
@@ -84,7 +84,7 @@ inline one_history()
 {
 	for (i : 0 .. MEMBERS * MEMBERS - 1) {
 		if
-		:: HAS(alive, i / MEMBERS) && HAS(alive, i % MEMBERS) && runs[i / MEMBERS] && runs[i % MEMBERS] &&
+		:: UP(i / MEMBERS) && UP(i % MEMBERS) && runs[i / MEMBERS] && runs[i % MEMBERS] &&
 		   v_epoch[learned[i / MEMBERS]] <= v_epoch[learned[i % MEMBERS]] ->
 			in_line(learned[i / MEMBERS], learned[i % MEMBERS]);
 			assert(yes)
@@ -189,10 +189,22 @@ inline hello_other(d, m)
 #else
 #define KEPT(d, W, T) COUNT((W) & (T))
 #endif
+/* The dead need not agree, nor those who were told that they are fenced: these promise nothing any more. */
+#ifdef NO_TOLD_FENCED
+#define FENCED(d) (fenced | (ALL & ~v_members[view[d]]))
+#else
+#define FENCED(d) fenced
+#endif
+#define LIVES(d) (alive & ~FENCED(d))
+#ifdef NO_PENDING_COUNTED
+#define OTHERS(d, W) (W)
+#else
+#define OTHERS(d, W) ((W) | v_members[view[d]]) /* a rival may have admitted who has no vote here */
+#endif
 #ifdef NO_SURE
 #define SURE(d, W) 1
 #else
-#define SURE(d, W) (((W) & alive & ~hellos[d]) == 0) /* the dead need not say hello */
+#define SURE(d, W) ((OTHERS(d, W) & LIVES(d) & ~hellos[d]) == 0)
 #endif
 #ifdef NO_DEAD_COUNTED
 #define SIZE(W) COUNT((W) & alive)
@@ -200,7 +212,7 @@ inline hello_other(d, m)
 #define SIZE(W) COUNT(W)
 #endif
 #define AGREE(d, W, T) (2 * KEPT(d, W, T) > COUNT(W) || (2 * KEPT(d, W, T) >= SIZE(W) && SURE(d, W)) || \
-			((W) & alive & ~(T)) == 0)
+			(OTHERS(d, W) & LIVES(d) & ~(T)) == 0)
 #define DOUBTS(d, T, v) (acted[d] || !HAS(doubt[d], v) || AGREE(d, v_members[v], T))
 #define QUORUM(d, T) ((T) && AGREE(d, ADMITTED(voters[d]), T) && DOUBTS(d, T, 1) && DOUBTS(d, T, 2) && DOUBTS(d, T, 3))
 

@@ -436,7 +436,10 @@ void sim_heal(struct sim *s, const struct sim_event *e)
 	}
 }
 
-/* The launcher's word: these processes are reaped. Without it a group of which too many died may not decide. */
+/*
+ * The launcher's word: these processes are reaped. Without it a group of which too many died may not decide, where deaths are
+ * only suspected or processes are of another host. Elsewhere members find out by themselves.
+ */
 void sim_reap(struct sim *s)
 {
 	static const char *const policy[] = { "ask", "policy", "auto" };
@@ -446,13 +449,21 @@ void sim_reap(struct sim *s)
 		char rank[16], inc[24];
 		const char *argv[] = { "prove", rank, inc, "pidfd" };
 
-		if (p->alive || p->rank < 0)
+		if (p->alive || p->rank < 0 || (!s->blind && !s->hosts))
 			continue;
 		snprintf(rank, sizeof(rank), "%d", p->rank);
 		snprintf(inc, sizeof(inc), "%" PRIu64, p->inc);
 		sim_ask(s, 0, 4, argv);
 	}
 	sim_ask(s, 0, 3, policy); /* whoever waits to be asked for comes in */
+}
+
+/* Only members of the learned view are watched. */
+static int watches(const struct proc *p, const struct proc *q)
+{
+	const struct cvy_view *view = cvy_group_view(p->driver.group);
+
+	return view && q->rank >= 0 && q->rank < view->max_ranks && view->member[q->rank].inc == q->inc;
 }
 
 void sim_suspect(struct sim *s, struct proc *p, int other)
@@ -464,6 +475,8 @@ void sim_suspect(struct sim *s, struct proc *p, int other)
 			       .inc = q->inc,
 			       .source = proof && !s->blind ? CVY_SOURCE_ROBUST : CVY_SOURCE_HEARTBEAT };
 
+	if (proof && !watches(p, q))
+		return;
 	if (q->rank >= 0 && (proof || q->paused))
 		sim_post(p, &e);
 }

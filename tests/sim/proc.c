@@ -87,6 +87,18 @@ static void check_told(struct proc *p)
 			 p->id, p->told.done, p->told.ent, p->engine->done, p->engine->ent);
 }
 
+/* Whoever begins to watch the dead finds them so. */
+static void find_dead(struct proc *p, const struct cvy_view *view)
+{
+	CVY_MASK_EACH(r, &view->members)
+	{
+		const struct proc *q = sim_proc_of(p->sim, view->member[r].inc);
+
+		if (q && !q->alive)
+			sim_at(p->sim, sim_lag(p->sim, 8000), PROOF, p->id)->other = q->id;
+	}
+}
+
 static void learn(void *ctx, const struct cvy_view *view, const struct covey_mask *removed,
 		  const struct covey_mask *lag)
 {
@@ -104,6 +116,7 @@ static void learn(void *ctx, const struct cvy_view *view, const struct covey_mas
 		sim_fail(p->sim, "I12: process %d has completed operations and is pending again", p->id);
 	cvy_engine_learn(p->engine, view, removed, lag);
 	p->fenced = view->epoch;
+	find_dead(p, view);
 }
 
 static void repair(void *ctx, const struct covey_mask *holders)

@@ -90,6 +90,50 @@ void who_was_removed_has_no_vote_once_members_went_on(struct bench *b)
 	acks(b, 0, 1);
 }
 
+/* Rank 2 was left out, rank 1 dies before the view without rank 2 is active. Rank 2 says that it knows: it promises nothing any more. */
+void who_knows_that_it_is_fenced_is_not_awaited(struct bench *b)
+{
+	char line[80];
+
+	group(b, 3, "auto");
+	accuse(b, 0, 2);
+	ck_assert_str_eq(report(b, 0, "0 0 0 5 - - -"), "WAIT");
+	ck_assert_str_eq(report(b, 1, "0 0 0 5 - - -"), "WAIT");
+	SAYS(b, 0, "decide 1 1", "COMMIT");
+	prove(b, 1);
+	ck_assert_str_eq(report(b, 0, "0 0 0 5 - - -"), "NOQUORUM");
+	GOT(b, "need", "2");
+	SAYS(b, 2, "beat 1 0 -", "FENCED");
+	snprintf(line, sizeof(line), "prove 2 %s fenced", b->inc[2]);
+	twice(b, 2, line, "OK");
+	ck_assert_str_eq(field(b, "epoch"), "3");
+	acks(b, 0, 1);
+}
+
+/* A rival view may have admitted rank 2, which has no vote here: one of two voters does not decide without a word of it. */
+void pending_members_count_where_half_decides(struct bench *b)
+{
+	static char record[8192];
+	char line[80];
+
+	group(b, 2, "auto");
+	enlist(b, 2, 0, 0, "auto");
+	twice(b, 2, "ready 1", "OK");
+	ck_assert_str_eq(report(b, 0, "1 1 0 9 - - -"), "WAIT");
+	ck_assert_str_eq(report(b, 1, "1 1 0 9 - - -"), "COMMIT");
+	acks(b, 0, 3);
+	tell(b, record, sizeof(record), "run");
+	b->restart(b->ctx);
+	ck_assert_str_eq(hello(b, 0, record), "OK");
+	snprintf(line, sizeof(line), "1 1 0 9 o 1:%s -", b->inc[1]);
+	ck_assert_str_eq(report(b, 0, line), "WAIT");
+	SAYS(b, 0, "decide 2 2", "NOQUORUM");
+	GOT(b, "need", "2");
+	ck_assert_str_eq(hello(b, 2, record), "OK");
+	ck_assert_str_eq(report(b, 2, "0 0 0 9 - - -"), "COMMIT");
+	GOT(b, "epoch", "3");
+}
+
 void half_is_enough_while_sure(struct bench *b)
 {
 	group(b, 2, "auto");

@@ -34,6 +34,8 @@ const char *hello(struct bench *b, int who, const char *record);
 	X(accused_goes_with_force_one) \
 	X(minority_has_no_quorum_until_proof) \
 	X(who_was_removed_has_no_vote_once_members_went_on) \
+	X(who_knows_that_it_is_fenced_is_not_awaited) \
+	X(pending_members_count_where_half_decides) \
 	X(half_is_enough_while_sure) \
 	X(half_is_not_enough_in_a_new_life) \
 	X(emptied_store_is_told) \
