@@ -71,6 +71,7 @@ static __device__ __forceinline__ void cvy_ep_put_rows(const struct cvy_ep_turn 
 		for (uint64_t left = room->mine[p]; left; left &= left - 1) {
 			int j = __ffsll((long long)left) - 1;
 
+			CVY_HOLDS(j < t->a->form.per_step);
 			if (n++ % 32 == lane)
 				cvy_ep_bulk_put(t, s, (int)p, j, 0, room->stage + (size_t)j * words,
 						cvy_ep_whole_lines((uint32_t)words * 8));

@@ -167,7 +167,8 @@ static __device__ __forceinline__ void cvy_ep_plan_marked(const struct cvy_ep_tu
 	const int each = a->form.entry_words, at_once = 32 / each, lane = (int)(threadIdx.x % 32);
 	const int nth = lane / each, k = lane - nth * each;
 
-	room->mine[lane] = 0;
+	CVY_EACH_OF_WARP(p)
+	room->mine[p] = 0;
 	__syncwarp();
 #pragma unroll 1
 	for (int first = 0; first < a->form.per_step; first += at_once) {

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #define CVY_DYNAMIC_SHARED(name) extern __shared__ uint64_t name[]
+#define CVY_HOLDS(what) ((void)0) /* asserted where kernels run on a CPU */
 
 static __device__ __forceinline__ uint64_t cvy_load_word(const uint64_t *at)
 {

@@ -17,6 +17,8 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <link.h>
+
 #include <deque>
 #include <functional>
 #include <map>
@@ -54,6 +56,36 @@ struct cpu_fiber {
 struct cpu_index {
 	unsigned x;
 };
+
+/*
+ * Shared memory is words of a thread to the compiler, in one block of this module: the one that has @in. When a kernel begins,
+ * nobody has written there.
+ */
+struct cpu_words {
+	const void *in;
+	void *at;
+	size_t bytes;
+};
+
+static inline int cpu_words_here(struct dl_phdr_info *module, size_t, void *to)
+{
+	cpu_words *w = (cpu_words *)to;
+
+	for (int i = 0; i < module->dlpi_phnum && module->dlpi_tls_data; i++) {
+		const char *at = (const char *)module->dlpi_tls_data;
+		const size_t bytes = module->dlpi_phdr[i].p_memsz;
+
+		if (module->dlpi_phdr[i].p_type != PT_TLS || (const char *)w->in < at ||
+		    (const char *)w->in >= at + bytes)
+			continue;
+		w->at = module->dlpi_tls_data;
+		w->bytes = bytes;
+		return 1;
+	}
+	return 0;
+}
+
+#define CPU_POISON 0xa5
 
 #ifdef CPU_SEEDED
 #define CPU_LOCAL
@@ -330,6 +362,7 @@ static inline float cpu_max(float a, float b)
 
 #define CVY_WORD_CUH
 #define CVY_DYNAMIC_SHARED(name) uint64_t *name = cpu_dynamic()
+#define CVY_HOLDS(what) ((what) ? (void)0 : abort())
 
 static inline uint64_t cvy_load_word(const uint64_t *at)
 {

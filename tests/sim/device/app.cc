@@ -666,6 +666,12 @@ void app_begin(int n)
 	h->hops = sim.hops;
 	h->once |= h->hops;
 	h->close = sim.close && !h->once;
+	if (sim.bulk) {
+		h->once = 1;
+		setup.lanes = 1 + setup.lanes % 2;
+		setup.resident = setup.resident < setup.lanes ? setup.resident : setup.lanes;
+		h->tokens += 2 * setup.lanes;
+	}
 	if (h->code && h->hidden == 192)
 		h->hidden = 384;   /* rows and scales in whole 16 bytes: they can go by bulk */
 	setup.fp16 = h->top_k % 2; /* not drawn: each seed stays the run that it was */

@@ -55,6 +55,7 @@ struct world {
 	int flat;	       /* rows of dispatch are announced, and looked at then */
 	int places;	       /* experts have two places */
 	int close;	       /* the rows of experts stand close */
+	int bulk;	       /* several tokens of a lane, a row each at a rank: they go by bulk */
 	int hosts;	       /* ranks are of several hosts, and operations go in two levels */
 	int width;	       /* ranks of each of these */
 	int hops;	       /* ranks are of several hosts, and rows cross to one once */

@@ -68,6 +68,7 @@ struct words {
 	unsigned long base;
 	uint8_t *stacks;
 	pthread_t thread;
+	struct cpu_words shared;
 };
 
 CPU_LOCAL cpu_fiber *cpu_now;
@@ -108,30 +109,43 @@ static void base_set(unsigned long base)
 			 : "rcx", "r11", "memory");
 }
 
+static thread_local char in_words;
+
 static void *sleeper(void *arg)
 {
-	__atomic_store_n(&((struct words *)arg)->base, base_now(), __ATOMIC_RELEASE);
+	struct words *w = (struct words *)arg;
+
+	w->shared.in = &in_words;
+	if (!dl_iterate_phdr(cpu_words_here, &w->shared))
+		abort();
+	__atomic_store_n(&w->base, base_now(), __ATOMIC_RELEASE);
 	for (;;)
 		pause();
 	return NULL;
 }
 
-static struct words *words_get(void)
+static struct words *words_make(void)
 {
-	struct words *w;
+	struct words *w = new words();
 
-	if (!spare.empty()) {
-		w = spare.back();
-		spare.pop_back();
-		return w;
-	}
-	w = new words();
 	w->stacks = (uint8_t *)mmap(NULL, MOST_THREADS * STACK, PROT_READ | PROT_WRITE,
 				    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (pthread_create(&w->thread, NULL, sleeper, w))
 		abort();
 	while (!__atomic_load_n(&w->base, __ATOMIC_ACQUIRE))
 		usleep(10);
+	return w;
+}
+
+static struct words *words_get(void)
+{
+	struct words *w;
+
+	if (spare.empty())
+		spare.push_back(words_make());
+	w = spare.back();
+	spare.pop_back();
+	memset(w->shared.at, CPU_POISON, w->shared.bytes);
 	return w;
 }
 
