@@ -14,7 +14,7 @@ import torch.distributed as dist
 from conftest import free_port
 
 import covey.torch
-from covey.ep._meeting import by_store
+from covey.ep._meeting import by_store, tell
 from covey.torch import _register
 
 PROGRAM = """
@@ -138,6 +138,9 @@ def test_buffers_meet_over_each_store(tmp_path, monkeypatch):
             waits = pool.submit(by_store, other, 1, {0, 1}, 0)
             time.sleep(0.3)  # it waits by then
             assert by_store(store, 0, {0, 1}, 0) == waits.result()
+            waits = pool.submit(by_store, dist.PrefixStore("new", other), 2, {0, 1, 2}, 0)
+            tell(members := by_store(store, 0, {0, 1}, 0), dist.PrefixStore("new", store), 3)
+            assert waits.result() == members._replace(joins=True)  # members tell in a store of their newcomer
 
 
 def test_ep_run(tmp_path):

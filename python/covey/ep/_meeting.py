@@ -31,6 +31,11 @@ def by_environment(n: int) -> Meeting:
     return Meeting(None, f"{os.environ.get('COVEY_GROUP') or 'covey'}.ep{n}", None)
 
 
+def _there(key: str) -> str:
+    """The key that says that @key is there, for those who wait."""
+    return f"{key}/there"
+
+
 def by_store(store: Any, rank: int, ranks: set, n: int) -> Meeting:
     """By torch's store, which all ranks can reach. The lowest of @ranks draws a name, unless one is there already."""
     from ..torch._register import _own_store
@@ -40,8 +45,8 @@ def by_store(store: Any, rank: int, ranks: set, n: int) -> Meeting:
         if not store.check([key]):
             url = os.environ.get("COVEY_STORE") or _own_store(len(ranks))
             store.compare_set(key, "", f"ep-{secrets.token_hex(8)} {url} {max(ranks) + 1} forming")
-        store.set(f"{key}/there", "1")  # in some of torch's stores compare_set() wakes nobody who waits
-    store.wait([f"{key}/there"])
+        store.set(_there(key), "1")  # in some of torch's stores compare_set() wakes nobody who waits
+    store.wait([_there(key)])
     name, url, world, state = store.get(key).decode().split(" ")
     return Meeting(url, name, state == "formed" or rank >= int(world), key)
 
@@ -49,6 +54,7 @@ def by_store(store: Any, rank: int, ranks: set, n: int) -> Meeting:
 def tell(meeting: Meeting, store: Any, world: int) -> None:
     """Ranks that look into @store from here on join the group: all founders have looked before."""
     store.set(meeting.key, f"{meeting.group} {meeting.store} {world} formed")
+    store.set(_there(meeting.key), "1")
 
 
 def by_group(group: Any, n: int) -> Meeting:
