@@ -33,6 +33,8 @@ void cvy_join_done(struct cvy_group_state *g, int err, const char *why)
 /* Registers again: the store forgot or replaced the group before a view listed this process. Nothing was promised. */
 void cvy_join_anew(struct cvy_group_state *g)
 {
+	if (g->inc) /* a view of which it hears later may list it */
+		snprintf(g->given_up, sizeof(g->given_up), "%s,%d:%" PRIu64, g->gid, g->rank, g->inc);
 	cvy_record_clear(&g->heard);
 	cvy_record_clear(&g->news);
 	cvy_view_free(g->heard_view);
@@ -171,7 +173,9 @@ static void do_register(struct cvy_group_state *g)
 					   g->job,
 					   age,
 					   lapse,
-					   g->taken.gone[0] ? g->taken.gone : "-",
+					   g->taken.gone[0] ? g->taken.gone
+					   : g->given_up[0] ? g->given_up
+							    : "-",
 					   g->gids[0] ? g->gids : "-",
 					   g->taken.tell ? "1" : "0" };
 	int n = REGISTER_FIXED;

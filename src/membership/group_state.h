@@ -108,7 +108,8 @@ struct cvy_group_state {
 	char *place; /* word of this process and addr, for the store */
 	char gids[CVY_GIDS * 40];
 	struct taken taken;
-	uint64_t born_ns; /* when this process was started */
+	char given_up[80]; /* `gid,rank:inc` that the store lost while this process joined: nobody has it */
+	uint64_t born_ns;  /* when this process was started */
 	uint64_t rng, now;
 	uint64_t timer;
 	struct cvy_actions *out; /* of this step */

@@ -1349,9 +1349,6 @@ script.register = function()
 	local r = registered()
 	local found_here = h.gid and a.gone:find(h.gid, 1, true) == 1 -- incs of another group name other processes
 	for rank, inc in each_pair(found_here and a.gone or '') do bury(num(rank), inc, 'process') end
-	for rank, m in pairs(read_members()) do -- an incarnation that the caller gave up, since another server did not know it
-		if a.addr ~= '-' and m.addr == a.addr and m.host == a.host then bury(rank, m.inc, 'process') end
-	end
 	if not r or h.ph == 'closed' then
 		refusal = enter(a)
 		if refusal then return refusal end

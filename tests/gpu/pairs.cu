@@ -207,6 +207,7 @@ static void some_with_works(int r, size_t plain, size_t with_work, int want)
 	post(r, CVY_GPU_SENDS, lead * PIECE, 1);
 	post(!r, CVY_GPU_TAKES, lead * PIECE, 1);
 	synchronise();
+	CUDA(cudaSetDevice(ranks[r].device)); /* callers have the device */
 	OK(ranks[r].gpu, ops->receipt(ranks[r].gpu, &x));
 	m.call.rank = r;
 	m.pairs = 1;
