@@ -832,13 +832,22 @@ local function admit(mem, T, with_accused)
 	end
 end
 
+-- Has the process of member m registered anew? Then it has given up this incarnation, which another server knew.
+local function given_up(m)
+	for _, v in pairs(g.j) do
+		local inc, addr, host = v:match('^(%S+) %S+ (%S+) (%S+)')
+		if addr == m.addr and addr ~= '-' and host == m.host and num(inc) > num(m.inc) then return true end
+	end
+	return false
+end
+
 -- One set of voters: nil if it agrees, else the missing voters. Half of them or fewer decide only if nobody else can have
 -- decided. A rival view may have admitted members that have no vote here, so these count as voters do then.
 local function missing_voters(W, mem, T)
 	local size, kept, sure, need = 0, 0, true, {}
 	local function meet(r, inc) -- 1: it is kept
 		local here = mem[r] and mem[r].inc == inc
-		if same_inc('d', r, inc) or (here and not T[r] and has_flag(mem[r].rep, 'l')) then return 0 end
+		if same_inc('d', r, inc) or (here and not T[r] and (has_flag(mem[r].rep, 'l') or given_up(mem[r]))) then return 0 end
 		if g.c[r] ~= inc then sure = false end
 		if here and T[r] then return 1 end
 		need[r] = true
