@@ -109,18 +109,6 @@ static void nap(uint64_t since)
 	nanosleep(&t, NULL);
 }
 
-/* Of this thread: also what is no kernel's, but for the current device. */
-static void poison_shared(void)
-{
-	cpu_words w = { &here, NULL, 0 };
-	int device;
-
-	if (cudaGetDevice(&device) != cudaSuccess || !dl_iterate_phdr(cpu_words_here, &w))
-		abort();
-	memset(w.at, CPU_POISON, w.bytes);
-	cudaSetDevice(device);
-}
-
 void cpu_run(unsigned block, unsigned threads, size_t room, const std::function<void()> &body)
 {
 	static std::mutex &lock = *new std::mutex; /* never destroyed: CTAs run while a process exits */
@@ -130,7 +118,6 @@ void cpu_run(unsigned block, unsigned threads, size_t room, const std::function<
 	uint64_t since = 0; /* when the wait began */
 	uint64_t last = 0;  /* round in which somebody looked at the clock */
 
-	poison_shared();
 	here = c;
 	cpu_block.x = block;
 	cpu_block_dim.x = threads;
