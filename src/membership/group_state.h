@@ -253,7 +253,7 @@ void cvy_link_advance(struct cvy_group_state *g);
 int cvy_link_all(const struct cvy_group_state *g, const struct cvy_view *view); /* links to all its members are up */
 int cvy_link_bad(struct cvy_group_state *g, int rank, uint64_t *due);		/* cannot be reached */
 void cvy_link_epoch(struct cvy_group_state *g, const struct cvy_view *next);	/* before `next` is taken */
-void cvy_link_active(struct cvy_group_state *g);				/* the learned view is */
+void cvy_link_active(struct cvy_group_state *g); /* the learned view is: nobody else votes */
 
 /* group_change.c */
 void cvy_change_suspect(struct cvy_group_state *g, int rank, uint64_t inc, int source, const char *text);

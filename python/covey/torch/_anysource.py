@@ -37,7 +37,8 @@ class AnySource:
         for peer in peers:
             known = self.waiting.get((peer, tag))
             if known is None:
-                group._recv_known(self.waiting, (peer, tag), torch.empty(count, dtype=torch.uint8), peer, tag)
+                room = torch.empty(count, dtype=torch.uint8, device="cpu")
+                group._recv_known(self.waiting, (peer, tag), room, peer, tag)
             elif known[0].numel() < count:
                 raise ValueError(f"a receive of {known[0].numel()} bytes from any source is under way, with tag {tag}: "
                                  f"another of {count} must have another tag")
