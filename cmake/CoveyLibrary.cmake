@@ -38,12 +38,14 @@ if(NOT COVEY_SANITIZE)
 		COMMENT "Joining libcovey.a")
 	add_custom_target(covey-static ALL DEPENDS ${archive})
 	add_dependencies(covey-static ${COVEY_LAYERS}) # make has no rule for the objects of another target
-	install(FILES ${archive} DESTINATION ${CMAKE_INSTALL_LIBDIR})
+	install(FILES ${archive} DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
 endif()
 
+set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME development) # the parts: CoveyPackage.cmake
 include(CMakePackageConfigHelpers)
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/covey)
 file(RELATIVE_PATH COVEY_PC_UP ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+list(FILTER COVEY_STATIC_FLAGS EXCLUDE REGEX "^-L/usr/lib(/|$)") # the linker's own folders, which differ between machines
 list(JOIN COVEY_STATIC_FLAGS " " COVEY_STATIC_FLAGS)
 configure_file(${PROJECT_SOURCE_DIR}/covey.pc.in ${PROJECT_BINARY_DIR}/covey.pc @ONLY)
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/coveyConfig.cmake.in ${PROJECT_BINARY_DIR}/coveyConfig.cmake
@@ -51,14 +53,14 @@ configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/coveyConfig.cmake.in $
 # Before 1.0 a new minor version may change what was there.
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/coveyConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 
-install(TARGETS covey EXPORT covey LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS covey EXPORT covey LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+	COMPONENT library NAMELINK_COMPONENT development)
 install(EXPORT covey FILE coveyTargets.cmake NAMESPACE covey:: DESTINATION ${package})
 install(FILES ${PROJECT_BINARY_DIR}/coveyConfig.cmake ${PROJECT_BINARY_DIR}/coveyConfigVersion.cmake DESTINATION ${package})
-install(FILES ${PROJECT_SOURCE_DIR}/include/covey.h ${PROJECT_SOURCE_DIR}/include/covey_device.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES ${COVEY_HEADERS} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES ${PROJECT_BINARY_DIR}/covey.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
-file(GLOB pages CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/docs/*.md)
-list(FILTER pages EXCLUDE REGEX "/overview.md$") # the head of the man page
-install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/CHANGELOG.md ${pages} DESTINATION ${CMAKE_INSTALL_DOCDIR})
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/deploy DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/deploy DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT tools)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples DESTINATION ${CMAKE_INSTALL_DOCDIR}
 	FILES_MATCHING PATTERN "*.c" PATTERN Makefile PATTERN CMakeLists.txt PATTERN build* EXCLUDE)

@@ -8,7 +8,11 @@
 set(covey_record ${PROJECT_BINARY_DIR}/installed.txt)
 
 # Before anything is installed, so that the folders are looked at as they were.
+file(GLOB pages LIST_DIRECTORIES true RELATIVE ${PROJECT_SOURCE_DIR}/docs ${PROJECT_SOURCE_DIR}/docs/*)
+list(FILTER pages EXCLUDE REGEX "[.]")
+list(TRANSFORM pages PREPEND "${CMAKE_INSTALL_DOCDIR}/")
 set(folders
+	${pages}
 	${CMAKE_INSTALL_BINDIR}
 	${CMAKE_INSTALL_INCLUDEDIR}
 	${CMAKE_INSTALL_LIBDIR}/pkgconfig

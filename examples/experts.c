@@ -3,7 +3,7 @@
  * Expert parallelism: tokens go to the ranks that hold their experts and come back, weighted. The experts here
  * do nothing, so every token must come back as it was. ep-run -n 4 -- ./experts
  */
-#include <covey.h>
+#include <covey_ep.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

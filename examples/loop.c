@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Steps for ten minutes, so that there is time to kill a rank by hand. Each new view prints a line.
- * ep-run -n 4 --restart on-failure -- ./loop     and, in another terminal: pkill -9 -n loop
+ * ep-run -n 3 --restart on-failure -- ./loop     and, in another terminal: kill -9 $(pgrep -n -x loop)
  */
 #include <covey.h>
 #include <poll.h>

@@ -1,5 +1,196 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
+ * covey: operations on device memory, and kernels of the application that reach peers
+ *
+ * If the group was joined with a device (struct covey_config), a call with a stream has its buffers in
+ * memory of that device. Then all ranks have a device. The call launches one kernel on @stream and returns.
+ *
+ *   what                       on devices
+ *   streams                    one at a time per group
+ *   kernels of the caller      if one lets the next begin early (programmatic dependent launch), it must wait for
+ *                              those before it
+ *   captured graphs            stay valid when ranks die, are replaced or are added: a kernel reads the contributors
+ *                              when it runs
+ *   counts of alltoallv and    are part of a captured graph: a rank that has come since then gets no block there
+ *   allgatherv
+ *   in place                   as on host memory. alltoall(v) first copies its inputs: above 22 MiB into memory that it
+ *                              takes for that time, else NOMEM. An allreduce may be in place on some ranks alone
+ *   _start forms               the work is decided when the stream has passed the operation; at most 256 works at a
+ *                              time, else NOMEM. INVAL on a stream that is being captured
+ *   COVEY_ON_LOSS_FAIL         changes nothing: an outcome says in its mask who contributed
+ *   no bytes                   the buffers may be NULL
+ *   seq                        device operations are counted apart from host operations
+ *   covey_admit()              waits for all launches when ranks come in; covey_admit_async() does not
+ *   covey_leave()              waits until each rank has completed what this one has. Wait for your streams first: an
+ *                              operation that has not begun by then ends with CLOSED, and the others do it without this
+ *                              rank. After TIMEOUT this rank begins no operation any more: call it again, or
+ *                              covey_close()
+ *   reductions                 with several hosts a large allreduce or reduce_scatter may fold each host's ranks first,
+ *                              then the hosts (docs/guide/tuning.md): the same on all ranks, but f16 and bf16 are
+ *                              rounded after each host, too, and a sum of f16 may overflow there
+ *   different calls, roots     are not found, but for counts of alltoallv: MISMATCH on the rank that receives
+ *   or counts
+ *
+ * Outcomes on devices:
+ *
+ *   where                       written by   content
+ *   return value                the call     0: launched; else there was no launch
+ *   @result                     the call     status 0; epoch, size and contributors as known then
+ *   covey_device_result()       the kernel   the first message that failed, else the outcome of the last collective,
+ *                                            dispatch or combine
+ *   covey_work_test(), _wait()  the kernel   the same, of the operation of a _start form
+ *   covey_device_outcome_at()   the kernel   the outcome of the last operation, for kernels that run later
+ *
+ * Messages launch a kernel that holds the stream until the message is through:
+ *
+ *   case                       on devices
+ *   a receive                  takes the next message, in the order of the calls. One with another tag, or longer than
+ *                              the buffer, is dropped: MISMATCH, nothing is written
+ *   @peer is no member         PEER from the call if known then
+ *   @peer is removed           part of the buffer of a receive that ends with PEER may have been written
+ *   a new process of the rank  captured graphs: messages are for the process that has the rank at the replay
+ *   sent before the receive    about 1 MB, and 192 messages. Two ranks that both send more before they receive may
+ *                              deadlock, unless the calls are in one group of calls
+ *   to itself                  both calls in one group of calls
+ *   one group of calls         one launch at its end: at most 128 messages (else UNSUPPORTED), of one stream. A wait for
+ *                              a work before that end: INVAL
+ *   @peer on another host      UNSUPPORTED
+ *   covey_leave()              does not wait for receives
+ *   outcome                    covey_device_result(); of a _start form its work alone, whose `bytes` and `tag` are those
+ *                              of the message. In @result they are the call's
+ *
+ * A call leaves the calling thread's current CUDA device and its capture mode as they were. Graphs that other threads
+ * capture, in whatever mode, stay valid. Two calls wait for the device, by which CUDA invalidates all open captures:
+ * covey_close() of a group with a device, and a covey_admit() that lets a rank in there.
+ *
+ * After a death each survivor completes an operation with the same contributors and bytes as all others. In place, an
+ * operation above 3,840 KiB may end with LOST, the same on all (above 240, 64 and 32 KiB in builds for 64, 128 and 256
+ * ranks); alltoall(v) does not.
+ */
+#ifndef COVEY_H
+#include <covey.h> /* which includes this one */
+#elif !defined(COVEY_DEVICE_H)
+#define COVEY_DEVICE_H
+
+#include <covey_ep.h>
+
+#ifdef __cplusplus
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow" /* as in covey.h */
+extern "C" {
+#endif
+
+/* ---- Safe points -------------------------------------------------------------------------- */
+
+/**
+ * covey_admit_async - covey_admit() of a group with a device, which waits for no stream
+ * @stream: stream of the operations on device memory; it is not being captured. NULL if the group has no device
+ *
+ * Operations that were launched on @stream before this call run without the newcomers, later ones with them. A
+ * newcomer's stream waits until the others' streams come to this place. Members and newcomers may mix the two forms.
+ * If a rank comes in, covey_admit() first waits until all launches on all streams have ended. If it returns TIMEOUT there,
+ * after join_ms, the next covey_admit() continues that wait. CUDA allows no such wait while a graph is being captured: it
+ * invalidates the capture, and the wait lasts until that has ended. covey_admit_async() does not wait.
+ * Errors: as covey_admit(); UNSUPPORTED: a stream, and the group has no device
+ */
+COVEY_API int covey_admit_async(struct covey_group *group, void *state, size_t bytes, struct CUstream_st *stream,
+				struct covey_result *result);
+
+/* ---- Outcomes ----------------------------------------------------------------------------- */
+
+#define COVEY_DEVICE_MAX_RANKS 32 /* of the group: ranks 0..31, for all operations; covey_device_max_ranks() */
+
+/**
+ * covey_device_max_ranks - the most ranks of a group with devices in this build of the library
+ * COVEY_DEVICE_MAX_RANKS by default; up to 256 where it was built with -DCOVEY_DEVICE_RANKS, and then a call has fewer
+ * lanes at most: 4096 divided by this. All processes of a group have libraries of one such number.
+ */
+COVEY_API int covey_device_max_ranks(void);
+
+/**
+ * covey_device_result - copies the last outcome on the device to host memory; it does not wait for the stream
+ * @result: status, epoch and seq of the device's operations; mask: contributors, and of alltoall(v), reduce_scatter,
+ *          gather, scatter, dispatch and combine those of them whose part is here
+ *
+ * The first message that failed since the last call comes first, once: status, peer and tag are its own. `peer` is -1
+ * otherwise. The caller waits for the stream before.
+ * Errors: INVAL; UNSUPPORTED: no device; IO
+ */
+COVEY_API int covey_device_result(struct covey_group *group, struct covey_result *result);
+
+/** struct covey_device_outcome - the outcome of the last operation, in device memory */
+struct covey_device_outcome {
+	int32_t status; /* 0 or COVEY_ERR_* */
+	uint32_t epoch;
+	uint64_t seq;	     /* of the device's operations, from 0 */
+	uint64_t mask;	     /* contributors below 64: rank r is bit r; the same on all survivors */
+	uint64_t missing;    /* contributors whose part is not here: of this rank alone */
+	uint64_t mask_64[3]; /* contributors from 64 on, the same way: builds for more ranks */
+	uint64_t missing_64[3];
+};
+
+/**
+ * covey_device_outcome_at - gives the address of the last outcome in device memory, for kernels that run later
+ * Owner:  the group; valid until covey_close()
+ * Errors: INVAL; UNSUPPORTED: no device
+ */
+COVEY_API int covey_device_outcome_at(struct covey_group *group, const struct covey_device_outcome **out);
+
+/* ---- Memory that peers reach -------------------------------------------------------------- */
+
+/**
+ * covey_device_mem_alloc / covey_device_mem_free - device memory of this member's window, which all peers read in place
+ * @out: device memory, 64-byte aligned
+ *
+ * A large operation copies nothing into library memory if these buffers of all ranks are there:
+ *
+ *   reduce_scatter, allgather, alltoall   inputs
+ *   allreduce, broadcast                  inputs; with more than two ranks outputs too
+ *   size and place                        from 16 MiB a block on, at multiples of 16 bytes, in any part of the window
+ *   in place                              allreduce only
+ *   a buffer of one rank is elsewhere     all ranks use packets
+ *
+ * Such an operation ends when all ranks have read.
+ * Owner:  covey_device_mem_free(), or covey_close() with all of it. Before covey_device_mem_free() the stream must
+ *         have passed every operation on the memory. Then all ranks have read, and it may be given out again at once.
+ * Errors: INVAL; UNSUPPORTED: no device; NOMEM: device_window_bytes is too small
+ */
+COVEY_API int covey_device_mem_alloc(struct covey_group *group, size_t bytes, void **out);
+COVEY_API int covey_device_mem_free(struct covey_group *group, void *memory);
+
+/** struct covey_device_peers - by which a kernel of the application reaches that memory of its peers */
+struct covey_device_peers {
+	void *window; /* the own memory of which covey_device_mem_alloc() gives parts, at one place on all ranks */
+	size_t window_bytes;
+	int rank;
+	/* the library's */
+	uint32_t far_bytes;
+	uint64_t *guests;
+	const uint64_t *gate, *words, *ended, *since, *table;
+	uint8_t *windows;
+	const uint8_t *far;
+	uint64_t stride;
+};
+
+/**
+ * covey_device_peers - fills @out, for launches until covey_close(): views may change, captured graphs stay valid
+ * Parts of the memory stand at one place on all ranks if all allocate and free the same in the same order.
+ *
+ * The memory is zero when the process joins, and peers may store in it from then on. A removed process that still runs may
+ * store in the memory that it reached, words too, until it learns of its removal. So where that may happen the application
+ * has its ranks use other parts of the memory after each safe point that let somebody in: covey does not do that.
+ * Errors: INVAL; UNSUPPORTED: no device, device_window_bytes is 0, or covey_device_max_ranks() is above 32
+ */
+COVEY_API int covey_device_peers(struct covey_group *group, struct covey_device_peers *out);
+
+#ifdef __cplusplus
+}
+#pragma GCC diagnostic pop
+#endif
+
+/* ---- Kernels of the application ----------------------------------------------------------- */
+
+/*
  * For kernels of the application, in CUDA: memory of covey_device_mem_alloc() is symmetric. A kernel stores in it on
  * other ranks, tells them, and waits for what they tell. If one of them dies, it does not wait for ever.
  *
@@ -20,29 +211,25 @@
  *			while (!err && covey_wait(&peers, &visit, from, their_word, value) == COVEY_VIEW_ENDS)
  *				err = covey_again(&peers, &visit);
  *			if (!err)
- *				covey_leave(&peers);
+ *				covey_exit(&peers);
  *		}
  *		__syncthreads();
  *		if (!err && (visit.mask >> from & 1))
  *			...
  *	}
  *
- * Between covey_enter() and covey_leave() a CTA is inside one view, and the next view waits until every CTA has left. So
+ * Between covey_enter() and covey_exit() a CTA is inside one view, and the next view waits until every CTA has left. So
  * after COVEY_VIEW_ENDS it goes out and comes in again (covey_again), and waits for those that are still there. What it has
  * put and told stays so. A CTA that stays longer than two seconds in a view that ends costs its rank the group.
  *
  * What holds of the group holds here, too: a joiner launches nothing before its covey_admit(), and kernels are in one
  * stream with covey_admit_async(), behind it on all ranks. Addresses of covey_at() hold for one stay. All stores to peers
- * are complete before the barrier that a covey_signal(), covey_again() or covey_leave() follows; what peers store is read
+ * are complete before the barrier that a covey_signal(), covey_again() or covey_exit() follows; what peers store is read
  * by plain loads, not by way of the read-only cache. A member that does not tell is waited for without a limit.
  *
  * All CTAs of a kernel that wait for peers find room at a time. A CTA that has entered waits for no other kernel of its
  * rank. Ranks of other hosts have no memory here, and are not in visit.mask.
  */
-#ifndef COVEY_DEVICE_H
-#define COVEY_DEVICE_H
-
-#include <covey.h>
 
 #if defined(__CUDACC__) || defined(COVEY_DEVICE_LOOK) /* a compiler of CUDA */
 
@@ -109,7 +296,7 @@ static __device__ inline void covey_read_(const struct covey_device_peers *peers
 
 /**
  * covey_enter - begins a stay in the present view; waits while the view changes
- * By one thread of the CTA. Returns 0, or the reason why it may not enter (then covey_leave() is not called):
+ * By one thread of the CTA. Returns 0, or the reason why it may not enter (then covey_exit() is not called):
  * CLOSED, FENCED or ABORTED: the group has ended for this rank. A change takes as long as the store is away
  */
 static __device__ inline int covey_enter(const struct covey_device_peers *peers, struct covey_visit *visit)
@@ -134,17 +321,17 @@ static __device__ inline int covey_enter(const struct covey_device_peers *peers,
 	}
 }
 
-/** covey_leave - ends the stay: by one thread, after a barrier of the CTA. Stores to peers have landed when it is counted */
-static __device__ inline void covey_leave(const struct covey_device_peers *peers)
+/** covey_exit - ends the stay: by one thread, after a barrier of the CTA. Stores to peers have landed when it is counted */
+static __device__ inline void covey_exit(const struct covey_device_peers *peers)
 {
 	__threadfence_system();
 	atomicAdd((unsigned long long *)peers->guests, ~0ull);
 }
 
-/** covey_again - covey_leave(), then covey_enter(): by one thread, after a barrier of the CTA, where others have stored. As these */
+/** covey_again - covey_exit(), then covey_enter(): by one thread, after a barrier of the CTA, where others have stored. As these */
 static __device__ inline int covey_again(const struct covey_device_peers *peers, struct covey_visit *visit)
 {
-	covey_leave(peers);
+	covey_exit(peers);
 	return covey_enter(peers, visit);
 }
 
@@ -218,9 +405,9 @@ static __device__ inline int covey_wait(const struct covey_device_peers *peers, 
 	return 0;
 }
 
+/* ---- Rows of a dispatch, while it runs ---------------------------------------------------- */
+
 /*
- * ---- rows of a dispatch, while it runs ----
- *
  * A kernel in another stream begins with rows that are here (`arrived` of struct covey_dispatch_args). It is launched behind
  * what makes these words 0, and after covey_dispatch(), or covey_dispatch_recv(), has returned 0: of a call that is refused
  * it would wait for ever. A rank without experts launches none. It leaves room for the dispatch: its CTAs and the lanes of
@@ -240,7 +427,7 @@ static __device__ inline int covey_wait(const struct covey_device_peers *peers, 
  *			...
  *	}
  *
- * With WIN and MESH the rows of `expert` begin at (uint32_t)range[(size_t)expert * R], and not at expert * rows.
+ * With WIN the rows of `expert` begin at (uint32_t)range[(size_t)expert * R], and not at expert * rows.
  *
  * Outputs change while this kernel runs, so it does not read them with __ldg() or through `const ... *__restrict__`: such
  * loads may give what was there before. Bulk copies and TMA read them behind `fence.proxy.async`, by the thread that

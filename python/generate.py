@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""generate.py HEADER OUT - writes covey/_abi.py from covey.h: constants, enums, structs, functions.
+"""generate.py INCLUDE OUT - writes covey/_abi.py from the headers in INCLUDE: constants, enums, structs, functions.
 
-The header is the one source. It keeps to a plain form: one declaration ends with each semicolon outside of braces,
+They are the one source, and keep to a plain form: one declaration ends with each semicolon outside of braces,
 constants are #define NAME NUMBER, and codes of errors stand in COVEY_ERROR_LIST.
 """
 
 import os
 import re
 import sys
+from pathlib import Path
 
+HEADERS = ("covey.h", "covey_ep.h", "covey_admin.h", "covey_device.h")
 TYPES = {
     "char": "c_char", "int": "c_int", "float": "c_float", "size_t": "c_size_t", "int32_t": "c_int32",
     "int64_t": "c_int64", "uint8_t": "c_uint8", "uint32_t": "c_uint32", "uint64_t": "c_uint64",
 }
 HEAD = '''# SPDX-License-Identifier: Apache-2.0
-# Made from covey.h by python/generate.py.
+# Made from the headers of the C interface by python/generate.py.
 """The C interface, for ctypes: constants, enums, structs, and the types of each function."""
 
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t,
@@ -27,6 +29,7 @@ from enum import IntEnum
 def declarations(text):
     """The declarations of the header, each on one line, without comments and what is for the preprocessor."""
     text = re.sub(r"/\*.*?\*/", " ", text, flags=re.S)
+    text = re.sub(r"^#if defined\(__CUDACC__\).*", "", text, flags=re.S | re.M)  # kernels, at the end of the last
     text = re.sub(r"^#ifdef __cplusplus$.*?^#(?:else|endif)$", "", text, flags=re.S | re.M)
     text = re.sub(r"\\\n", " ", text)
     text = re.sub(r"^\s*#.*$", "", text, flags=re.M)
@@ -95,8 +98,8 @@ def camel(name):
     return "".join(part.capitalize() for part in name.split("_"))
 
 
-def main(header, out):
-    text = open(header, encoding="utf-8").read()
+def main(include, out):
+    text = "".join(Path(include, name).read_text(encoding="utf-8") for name in HEADERS)
     lines = [HEAD]
     for name, value in re.findall(r"^#define (COVEY_(?:VERSION|MAX|DEVICE_MAX|RANK|TAG)_\w+) \(?(-?\d+)\)?", text, re.M):
         lines.append(f"{name} = {value}")

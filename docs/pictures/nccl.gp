@@ -1,4 +1,4 @@
-# Times of covey and NCCL on two H100s.
+# Times of covey and NCCL on two H100s: nccl.dat is of tests/bench/tables.
 set terminal svg size 760,420 font "Helvetica,13" background "white"
 set output "nccl.svg"
 set logscale xy

@@ -16,6 +16,8 @@ from .buffers import Buffer, buffer, stream_of
 from .errors import Error, check, error_of
 from .outcome import SLICE_NS, Event, Outcome, View, Work, deadline_of
 
+_AGAIN = -4
+_MESSAGES = frozenset(["covey_send", "covey_recv"])  # their blocking calls have no slices
 _calls = threading.local()  # .open: depth of grouped(); .kept: what their calls use
 
 _TEXTS = frozenset(name for name, kind in _abi.covey_config._fields_ if kind is ctypes.c_char_p)
@@ -91,6 +93,7 @@ class Group:
         self._eps: weakref.WeakSet = weakref.WeakSet()
         self._lost: list = []  # handles of Eps that nobody has any more, with what they have sent
         self._orphans: list = []  # buffers that operations may still use
+        self._held: dict = {}  # those of calls under way
         self._room: Any = None  # of an admit() that timed out, which the next one continues
         try:
             self._join(config)
@@ -112,6 +115,7 @@ class Group:
             err = self._direct(lambda handle: lib.covey_join_wait(handle, until))
             if err and (err != -3 or time.monotonic_ns() < until):  # else the wait has timed out, and not the join
                 raise self._error(err)
+        self._check(lambda handle: lib.covey_set_slice(handle, SLICE_NS // 1_000_000))
 
     def __enter__(self) -> "Group":
         return self
@@ -166,7 +170,7 @@ class Group:
         with self._lock:
             if self._handle:
                 self._ending, self._handle = self._handle, None
-            sent = self._orphans or self._lost or any(ep._sent for ep in list(self._eps))
+            sent = self._orphans or self._held or self._lost or any(ep._sent for ep in list(self._eps))
             if self._ending and (self._works or len(self._inside) > 1 or sent):
                 lib.covey_abort(self._ending)  # decides what is under way, so its buffers are free
         mine = (None, threading.get_ident())  # this thread's own continue when the signal handler has returned
@@ -191,6 +195,7 @@ class Group:
             handle, self._ending = self._ending, None
             lib.covey_close(handle)
             self._orphans.clear()
+            self._held.clear()
             self._lost.clear()
 
     def _direct(self, call) -> int:
@@ -345,12 +350,38 @@ class Group:
         function = getattr(lib, name + "_start")
         return self._begin(Work(self, kept, value), lambda group, work: function(*arguments, group, None, work))
 
+    def _at_once(self, name: str, arguments: tuple, kept: Any) -> Union[Outcome, Work]:
+        """A collective on host memory by one call of C: no signal comes in between. The work, if it takes a slice."""
+        function, raw, work = getattr(lib, name), _abi.covey_result(), None
+        place = ctypes.byref(raw)
+
+        def call(group):
+            return function(*arguments, group, None, place)
+
+        self._held[call] = kept
+        try:
+            err = self._direct(call)
+        finally:
+            if raw.status == _AGAIN:
+                work = self._begin(Work(self, kept), lambda group, at: lib.covey_work_resume(group, raw.seq, at))
+            self._held.pop(call, None)
+        if err and not raw.status:
+            raise self._error(err)
+        return work or Outcome(raw)
+
     def _run(self, name: str, arguments: tuple, kept: Any, on_device: bool, stream: Any) -> Outcome:
         """On a device: a launch. Within grouped(): a call whose outcome is filled in at the end. Else: a wait."""
         if not on_device and not getattr(_calls, "open", 0):
             if stream is not None:
                 stream_of(stream, False)  # raises
-            return self._start(name, arguments, kept, None).wait()
+            if name in _MESSAGES:
+                return self._start(name, arguments, kept, None).wait()
+            done = self._at_once(name, arguments, kept)
+            if isinstance(done, Work):
+                return done.wait()
+            if done.status:
+                raise self._error(done.status, done)
+            return done
         outcome = Outcome()
         if getattr(_calls, "open", 0):
             _calls.kept.append((kept, outcome))

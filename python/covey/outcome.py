@@ -11,20 +11,13 @@ from ._library import lib
 from .errors import check
 
 SLICE_NS = 100_000_000  # of a wait, so that Python can run its signal handlers in between
-_WORDS = _abi.COVEY_MAX_RANKS // 64
 _TIMEOUT, _AGAIN, _CLOSED, _ABORTED = -3, -4, -41, -42
 
 
 def ranks_of(mask: "_abi.covey_mask") -> FrozenSet[int]:
     """The set as ranks."""
-    found = []
-    for i in range(_WORDS):
-        word = mask.word[i]
-        while word:
-            low = word & -word
-            found.append(64 * i + low.bit_length() - 1)
-            word ^= low
-    return frozenset(found)
+    bits = int.from_bytes(mask, "little")
+    return frozenset([rank for rank, bit in enumerate(reversed(f"{bits:b}")) if bit == "1"])
 
 
 def array_of(mask: "_abi.covey_mask", size: int):

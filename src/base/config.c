@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Settings. The list in config.h becomes one table. Each source (code, URL, environment, default) gives values for its
- * rows, and every value passes the same check, so that a mistake is reported in the same way for all sources. A store
- * URL may hold a password: no message prints one.
+ * Settings. Each source (code, URL, environment, default) gives values for the rows of the table, and every value passes
+ * the same check, so that a mistake is reported in the same way for all sources. A store URL may hold a password: no message
+ * prints one.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -10,111 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config.h"
+#include "config_table.h"
 #include "hash.h"
 #include "interface.h"
 #include "page.h"
 #include "url.h"
 
-#ifndef COVEY_DEVICE_RANKS
-#define COVEY_DEVICE_RANKS 32 /* as src/kernels/ranks.h, which is above this layer */
-#endif
-
 #define GROUP_NAME_MAX 64
-#define NAMES 5 /* most words of an ENUM */
-#define NO_FIELD SIZE_MAX
-#define RESERVE_MAX (1ull << 46) /* addresses for the windows of all ranks: 64 TiB are known to work */
-
-enum type { TYPE_INT, TYPE_SIZE, TYPE_STR, TYPE_ENUM };
-
-enum setting {
-#define SETTING_ENUM(field, env, type, fallback, meaning) SET_##field,
-	CVY_CONFIG_LIST(SETTING_ENUM) SETTINGS_PUBLIC,
-	SETTINGS_BEFORE_TESTS = SETTINGS_PUBLIC - 1, /* the next is SETTINGS_PUBLIC again */
-	CVY_TEST_CONFIG_LIST(SETTING_ENUM)
-#undef SETTING_ENUM
-		SETTINGS
-};
-
-struct row {
-	const char *name, *env, *meaning;
-	enum type type;
-	size_t from, to;  /* offsets in covey_config (NO_FIELD: not there) and cvy_config */
-	const char *text; /* default of a STR */
-	long long number; /* default of the others */
-};
-
-#define FALLBACK_INT(value) .number = (value)
-#define FALLBACK_SIZE(value) .number = (value)
-#define FALLBACK_ENUM(value) .number = (value)
-#define FALLBACK_STR(value) .text = (value)
-
-static const struct row rows[SETTINGS] = {
-#define SETTING_ROW(field, env, type, fallback, meaning) \
-	[SET_##field] = { #field, \
-			  env, \
-			  meaning, \
-			  TYPE_##type, \
-			  offsetof(struct covey_config, field), \
-			  offsetof(struct cvy_config, field), \
-			  FALLBACK_##type(fallback) },
-	CVY_CONFIG_LIST(SETTING_ROW)
-#undef SETTING_ROW
-#define SETTING_ROW(field, env, type, fallback, meaning) \
-	[SET_##field] = { #field, \
-			  env, \
-			  meaning, \
-			  TYPE_##type, \
-			  NO_FIELD, \
-			  offsetof(struct cvy_config, field), \
-			  FALLBACK_##type(fallback) },
-		CVY_TEST_CONFIG_LIST(SETTING_ROW)
-#undef SETTING_ROW
-};
-
-/* The valid values of each setting; `right` ends the sentence "<value> is wrong: it must be ...". */
-static const struct bound {
-	long long min, max;
-	const char *right;
-	const char *names[NAMES]; /* ENUM: the words of the values min, min + 1, ... */
-} bounds[SETTINGS] = {
-	[SET_store] = { .right = "redis://[user:password@]host[:port][/db], or a URL of rediss://, redis+unix:// or "
-				 "redis+sentinel://" },
-	[SET_group] = { .right = "1 to 64 letters, digits, '.', '_' or '-'" },
-	[SET_rank] = { -1, COVEY_MAX_RANKS - 1, "a whole number from -1 (any) to 4095", { NULL } },
-	[SET_world] = { 0, COVEY_MAX_RANKS, "a whole number from 1 to 4096, or 0 (not given)", { NULL } },
-	[SET_max_ranks] = { 1, COVEY_MAX_RANKS, "a whole number from 1 to 4096", { NULL } },
-	[SET_create] = { 0, 1, "first or never", { "first", "never" } },
-	[SET_admission] = { 0, 1, "auto or manual", { "auto", "manual" } },
-	[SET_transport] = { 0, 4, "auto, shm, tcp, verbs or verbs,tcp", { "auto", "shm", "tcp", "verbs", "verbs,tcp" } },
-	[SET_host] = { .right = "at most 64 letters, digits, '.', '_', ':' or '-'" },
-	[SET_interface] = { .right = "interfaces (eth0, eth, =eth0), addresses or networks (10.0.0.0/8) "
-				     "with commas between, or ^ and all that are left out; at most 32" },
-	[SET_secret_file] = { .right = "the path of a file" },
-	[SET_join_ms] = { 1, INT_MAX, "milliseconds, at least 1", { NULL } },
-	[SET_heartbeat_ms] = { 1, 1000, "milliseconds from 1 to 1000", { NULL } },
-	[SET_hang_ms] = { -1, 3600000, "milliseconds from 2 to 3600000, or -1 (never)", { NULL } },
-	[SET_tcp_connections] = { 1, 8, "a whole number from 1 to 8", { NULL } },
-	[SET_link_ms] = { -1, 3600000, "milliseconds from 4 to 3600000, or -1 (never)", { NULL } },
-	[SET_lease_ms] = { -1, 3600000, "milliseconds from 1 to 3600000, or -1 (never)", { NULL } },
-	[SET_slot_bytes] = { 4096, 1ll << 30, "a multiple of 4096 from 4096 to 1G", { NULL } },
-	[SET_window_bytes] = { 65536, 1ll << 42, "a multiple of 4096 from 64K to 4096G", { NULL } },
-	[SET_metrics] = { .right = "unix:PATH, in which {rank}, {pid} and {group} are filled in; or tcp:PORT or "
-				   "tcp:ADDRESS:PORT, with a + to add the rank to the port" },
-	[SET_flight] = { .right = "the path of a directory" },
-	[SET_device] = { .right = "the number of a CUDA device from 0 to 1023, local or none" },
-	[SET_device_window_bytes] = { 0, 1ll << 40, "a multiple of 2M, at most 1024G", { NULL } },
-	[SET_device_memory] = { 0, 2, "auto, vmm or ipc", { "auto", "vmm", "ipc" } },
-	[SET_topology] = { .right = "HOSTSxRANKS, two whole numbers from 1 to 4096, as 2x2" },
-	[SET_queues] = { .right = "direct, assisted, ring or tcp, each once, with commas between" },
-	[SET_algo] = { .right = "OPERATION[:BYTES]=ALGORITHM,... without spaces; BYTES as 64K-1M, 1M-, -8 or 64K" },
-	[SET_late_ms] = { 0, 3600000, "milliseconds from 1 to 3600000, or 0 (none)", { NULL } },
-	[SET_late] = { 0, 1, "wait or evict", { "wait", "evict" } },
-	[SET_rdma_device] = { .right = "NAME, NAME:PORT or NAME:PORT/GID, without spaces" },
-	[SET_rdma_ms] = { 8, 60000, "milliseconds from 8 to 60000", { NULL } },
-	[SET_undo_bytes] = { 0, 1ll << 46, "bytes, at most 65536G", { NULL } },
-	[SET_job] = { .right = "printable characters without spaces" },
-};
 
 /* The sources of a resolve. URL parameters are decoded copies; NULL: the URL has none. */
 struct sources {
@@ -127,9 +29,9 @@ static int wrong(const struct sources *from, enum setting s, const char *where, 
 {
 	if (s == SET_store) /* the value may hold a password */
 		return cvy_fail(from->box, COVEY_ERR_INVAL, -1, 0, "store (%s) is wrong: %s; it must be %s", where,
-				cvy_url_wrong(value), bounds[s].right);
-	return cvy_fail(from->box, COVEY_ERR_INVAL, -1, 0, "%s \"%.80s\" (%s) is wrong: it must be %s", rows[s].name,
-			value, where, bounds[s].right);
+				cvy_url_wrong(value), cvy_bounds[s].right);
+	return cvy_fail(from->box, COVEY_ERR_INVAL, -1, 0, "%s \"%.80s\" (%s) is wrong: it must be %s",
+			cvy_rows[s].name, value, where, cvy_bounds[s].right);
 }
 
 static int only_of(const char *text, const char *others, size_t max)
@@ -220,7 +122,7 @@ static int text_is_right(enum setting s, const char *value)
 
 static int number_is_right(enum setting s, long long value)
 {
-	if (value < bounds[s].min || value > bounds[s].max)
+	if (value < cvy_bounds[s].min || value > cvy_bounds[s].max)
 		return 0;
 	switch (s) {
 	case SET_slot_bytes:
@@ -246,10 +148,10 @@ static int parse_number(enum setting s, const char *value, long long *out)
 	char *end;
 	long long n;
 
-	if (rows[s].type == TYPE_ENUM) {
-		for (int i = 0; i < NAMES && bounds[s].names[i]; i++)
-			if (!strcmp(value, bounds[s].names[i])) {
-				*out = bounds[s].min + i;
+	if (cvy_rows[s].type == TYPE_ENUM) {
+		for (int i = 0; i < NAMES && cvy_bounds[s].names[i]; i++)
+			if (!strcmp(value, cvy_bounds[s].names[i])) {
+				*out = cvy_bounds[s].min + i;
 				return 1;
 			}
 		return 0;
@@ -258,7 +160,7 @@ static int parse_number(enum setting s, const char *value, long long *out)
 	n = strtoll(value, &end, 10);
 	if (end == value || errno)
 		return 0;
-	if (rows[s].type == TYPE_SIZE && *end) {
+	if (cvy_rows[s].type == TYPE_SIZE && *end) {
 		suffix = strchr("KMG", toupper((unsigned char)*end));
 		if (!suffix || end[1] || n < 0 || n > LLONG_MAX >> 30)
 			return 0;
@@ -272,19 +174,19 @@ static int parse_number(enum setting s, const char *value, long long *out)
 
 static void store_number(struct cvy_config *to, enum setting s, long long value)
 {
-	if (rows[s].type == TYPE_SIZE)
-		*(size_t *)((char *)to + rows[s].to) = (size_t)value;
+	if (cvy_rows[s].type == TYPE_SIZE)
+		*(size_t *)((char *)to + cvy_rows[s].to) = (size_t)value;
 	else
-		*(int *)((char *)to + rows[s].to) = (int)value;
+		*(int *)((char *)to + cvy_rows[s].to) = (int)value;
 }
 
 static int take_text(const struct sources *from, struct cvy_config *to, enum setting s, const char *where,
 		     const char *value)
 {
-	char **slot = (char **)((char *)to + rows[s].to);
+	char **slot = (char **)((char *)to + cvy_rows[s].to);
 	long long number;
 
-	if (rows[s].type == TYPE_STR) {
+	if (cvy_rows[s].type == TYPE_STR) {
 		if (*value && !text_is_right(s, value))
 			return wrong(from, s, where, value);
 		*slot = strdup(value);
@@ -314,10 +216,10 @@ static int code_has(const struct sources *from, enum setting s, long long *value
 	const char *field;
 
 	*value = 0;
-	if (rows[s].from == NO_FIELD)
+	if (cvy_rows[s].from == NO_FIELD)
 		return 0;
-	field = (const char *)&from->code + rows[s].from;
-	switch (rows[s].type) {
+	field = (const char *)&from->code + cvy_rows[s].from;
+	switch (cvy_rows[s].type) {
 	case TYPE_STR:
 		*text = *(const char *const *)field;
 		return *text && **text;
@@ -356,9 +258,9 @@ static int launcher(enum setting s, const char **where)
 
 static const char *environment(enum setting s, const char **where)
 {
-	const char *value = getenv(rows[s].env);
+	const char *value = getenv(cvy_rows[s].env);
 
-	*where = rows[s].env;
+	*where = cvy_rows[s].env;
 	if ((!value || !*value) && (s == SET_rank || s == SET_world) && launcher(s, where))
 		value = getenv(*where);
 	return value && *value ? value : NULL;
@@ -376,9 +278,9 @@ static int take(const struct sources *from, struct cvy_config *to, enum setting 
 	text = environment(s, &where);
 	if (text)
 		return take_text(from, to, s, where, text);
-	if (rows[s].type == TYPE_STR)
-		return take_text(from, to, s, "default", rows[s].text);
-	store_number(to, s, rows[s].number);
+	if (cvy_rows[s].type == TYPE_STR)
+		return take_text(from, to, s, "default", cvy_rows[s].text);
+	store_number(to, s, cvy_rows[s].number);
 	return 0;
 }
 
@@ -472,7 +374,7 @@ static int url_parameter(struct sources *from, char *name, int number)
 	if (value)
 		*value++ = 0;
 	for (int s = 0; value && s < SETTINGS; s++)
-		if (s != SET_store && !strcmp(name, rows[s].name)) {
+		if (s != SET_store && !strcmp(name, cvy_rows[s].name)) {
 			decode(value);
 			free(from->url[s]);
 			from->url[s] = *value ? strdup(value) : NULL;
@@ -591,10 +493,10 @@ static int check_together(const struct sources *from, const struct cvy_config *c
 		return cvy_fail(from->box, COVEY_ERR_INVAL, -1, 0,
 				"window_bytes %zu is wrong: with slot_bytes %zu it must be at least %zu",
 				c->window_bytes, c->slot_bytes, layout.heap);
-	if (c->window_bytes > RESERVE_MAX / (size_t)c->max_ranks)
+	if (c->window_bytes > CVY_RESERVE_MAX / (size_t)c->max_ranks)
 		return cvy_fail(from->box, COVEY_ERR_INVAL, -1, 0,
 				"window_bytes %zu is wrong: with max_ranks %d it must be at most %llu", c->window_bytes,
-				c->max_ranks, RESERVE_MAX / (unsigned long long)c->max_ranks);
+				c->max_ranks, CVY_RESERVE_MAX / (unsigned long long)c->max_ranks);
 	return 0;
 }
 
@@ -628,121 +530,7 @@ int cvy_config_resolve(const struct covey_config *from, struct cvy_config *to, s
 void cvy_config_clear(struct cvy_config *config)
 {
 	for (int s = 0; s < SETTINGS; s++)
-		if (rows[s].type == TYPE_STR)
-			free(*(char **)((char *)config + rows[s].to));
+		if (cvy_rows[s].type == TYPE_STR)
+			free(*(char **)((char *)config + cvy_rows[s].to));
 	memset(config, 0, sizeof(*config));
-}
-
-static void print_alike(FILE *file, const struct cvy_config *c, enum setting s)
-{
-	const char *value = (const char *)c + rows[s].to;
-
-	fprintf(file, "%s=", rows[s].name);
-	if (rows[s].type == TYPE_STR)
-		fprintf(file, "%s", **(char *const *)value ? *(char *const *)value : "none");
-	else if (rows[s].type == TYPE_SIZE)
-		fprintf(file, "%zu", *(const size_t *)value);
-	else if (rows[s].type == TYPE_ENUM)
-		fprintf(file, "%s", bounds[s].names[*(const int *)value - bounds[s].min]);
-	else
-		fprintf(file, "%d", *(const int *)value);
-}
-
-char *cvy_config_alike(const struct cvy_config *c, int founder)
-{
-	char *text = NULL;
-	size_t bytes = 0;
-	FILE *file = open_memstream(&text, &bytes);
-	int bad;
-
-	if (!file)
-		return NULL;
-#define PRINT(field) \
-	print_alike(file, c, SET_##field); \
-	fputc(' ', file);
-	CVY_ALIKE_LIST(PRINT)
-#undef PRINT
-	fprintf(file, "secret_file=%s", *c->secret_file ? "set" : "none");
-	if (*c->device && strcmp(c->device, "none") != 0)
-		fprintf(file, " device_ranks=%d", COVEY_DEVICE_RANKS);
-	if (founder) {
-		fputc(' ', file);
-		print_alike(file, c, SET_max_ranks);
-	}
-	bad = ferror(file);
-	if (fclose(file) || bad) {
-		free(text);
-		return NULL;
-	}
-	return text;
-}
-
-static void manual_row(FILE *file, enum setting s)
-{
-	const struct row *row = &rows[s];
-
-	fprintf(file, "| `%s` | `%s` | ", row->name, row->env);
-	if (row->type == TYPE_STR)
-		fputs(*row->text ? row->text : "none", file);
-	else if (row->type == TYPE_ENUM)
-		fputs(bounds[s].names[row->number - bounds[s].min], file);
-	else
-		fprintf(file, "%lld", row->number);
-	fprintf(file, " | %s |\n", row->meaning);
-}
-
-void cvy_config_manual(FILE *file)
-{
-	fputs("| setting | variable | default | meaning |\n|---|---|---|---|\n", file);
-	for (int s = 0; s < SETTINGS_PUBLIC; s++)
-		manual_row(file, (enum setting)s);
-	fputs("\n| variable | meaning |\n|---|---|\n", file);
-#define ENV_ROW(env, meaning) fputs("| `" env "` | " meaning " |\n", file);
-	CVY_ENV_LIST(ENV_ROW)
-#undef ENV_ROW
-}
-
-void cvy_config_limits(FILE *file)
-{
-	fputs("| setting | must be |\n|---|---|\n", file);
-	for (int s = 0; s < SETTINGS_PUBLIC; s++)
-		fprintf(file, "| `%s` | %s |\n", rows[s].name, bounds[s].right);
-	fprintf(file,
-		"\nBesides, `world` and `rank` are within `max_ranks`; `hang_ms` is at least twice `heartbeat_ms`; and "
-		"`window_bytes` x `max_ranks` is at most %llu bytes of addresses.\n",
-		RESERVE_MAX);
-}
-
-void cvy_tool_manual(FILE *file)
-{
-	fputs("| variable | meaning |\n|---|---|\n", file);
-#define ENV_ROW(env, meaning) fputs("| `" env "` | " meaning " |\n", file);
-	CVY_TOOL_ENV_LIST(ENV_ROW)
-#undef ENV_ROW
-}
-
-void cvy_launcher_manual(FILE *file)
-{
-	fputs("| launcher | rank | world |\n|---|---|---|\n", file);
-#define LAUNCHER_ROW(rank, world, both, meaning) fputs("| " meaning " | `" rank "` | `" world "` |\n", file);
-	CVY_LAUNCHER_LIST(LAUNCHER_ROW)
-#undef LAUNCHER_ROW
-}
-
-void cvy_job_manual(FILE *file)
-{
-	fputs("| launcher | identity of the job |\n|---|---|\n| ep-run | `COVEY_JOB`, made for every run |\n", file);
-#define JOB_ROW(world, first, second, meaning) \
-	fprintf(file, "| " meaning " | `" first "`%s%s%s |\n", *second ? " and `" : "", second, *second ? "`" : "");
-	CVY_JOB_LIST(JOB_ROW)
-#undef JOB_ROW
-	fputs("\nCompared when a process joins: `world`, `job`, `max_ranks` (of those that form the group), "
-	      "`secret_file` (set or not), `device_ranks` (of the build, with a device)",
-	      file);
-#define ALIKE_ROW(field) \
-	if (SET_##field < SETTINGS_PUBLIC) \
-		fputs(", `" #field "`", file);
-	CVY_ALIKE_LIST(ALIKE_ROW)
-#undef ALIKE_ROW
-	fputs(".\n", file);
 }

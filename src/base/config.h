@@ -8,7 +8,7 @@
 
 #include <stdio.h>
 
-#include "covey.h"
+#include "covey_device.h"
 #include "error.h"
 
 /* X(field, ENV, type (INT, SIZE, STR, ENUM), default, "meaning") */
@@ -23,7 +23,7 @@
 	X(world, "COVEY_WORLD", INT, 0, \
 	  "processes that form the group (a launcher's number is read too); 0: not given, as with create=never") \
 	X(max_ranks, "COVEY_MAX_RANKS", INT, 64, "ranks the group can ever have, at most 4096") \
-	X(create, "COVEY_CREATE", ENUM, 0, \
+	X(create, "COVEY_CREATE", ENUM, COVEY_CREATE_FIRST, \
 	  "first: form the group if it is not there; never: replacements and joiners") \
 	X(admission, "COVEY_ADMISSION", ENUM, 0, \
 	  "auto: joiners come in at the next safe point; manual: when asked for") \
@@ -50,7 +50,7 @@
 	X(undo_bytes, "COVEY_UNDO_BYTES", SIZE, 67108864, "in-place inputs up to here are kept until the outcome") \
 	X(metrics, "COVEY_METRICS", STR, "", \
 	  "where to serve metrics for Prometheus: unix:PATH, in which {rank}, {pid} and {group} are filled in, or " \
-	  "tcp:[ADDRESS:]PORT[+], + adds the rank; see docs/metrics.md") \
+	  "tcp:[ADDRESS:]PORT[+], + adds the rank; see docs/operate/metrics.md") \
 	X(flight, "COVEY_FLIGHT", STR, "", \
 	  "directory for the record of the last operations, kept when the process dies; none: in its memory") \
 	X(algo, "COVEY_ALGO", STR, "", \
@@ -124,6 +124,7 @@
 	X("COVEY_TEST_ALLOC", "MOMENT:N: the one failing allocation that test-collectives-alloc runs again") \
 	X("COVEY_TEST_BUILD", "build folder of tests/run and tests/sim/run") \
 	X("COVEY_TEST_SEED", "seed of tests that draw") \
+	X("COVEY_TEST_TIMES", "file to which tests/count adds the seconds of each test") \
 	X("COVEY_TEST_VENV", "virtual environment of tests/python/run; unset: in the user's cache") \
 	X("COVEY_TEST_TOPOLOGY", \
 	  "HOSTSxRANKS, as 2x2: devices act as if so many hosts had so many ranks each, in " \

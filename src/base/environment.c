@@ -104,7 +104,8 @@ static void check_names(void)
 		snprintf(text + used, sizeof(text) - used, " and %d more", count - MAX_SAID);
 	if (count)
 		cvy_warn("settings",
-			 "the environment has %s: no setting of covey is called so, see docs/environment.md", text);
+			 "the environment has %s: no setting of covey is called so, see docs/reference/environment.md",
+			 text);
 }
 
 static void check_level(void)

@@ -10,7 +10,7 @@
 
 /* Control messages between members. Every message carries its sender's rank, inc and epoch. */
 enum cvy_msg_type {
-	CVY_MSG_PING = 1, /* beat; body: done seq, floor tick */
+	CVY_MSG_PING = 1, /* beat; body: done seq */
 	CVY_MSG_PONG,
 	CVY_MSG_BYE,	 /* orderly end of the link */
 	CVY_MSG_RELAY,	 /* body: id, argv: a request to make this store call */
@@ -23,7 +23,8 @@ enum cvy_msg_type {
 	CVY_MSG_HAVE,	 /* device: operations completed, in a view that is being learned */
 	CVY_MSG_WANT,	 /* device: packets of a removed rank are missing */
 	CVY_MSG_SLOTS,	 /* device: such packets */
-	CVY_MSG_QUEUE	 /* device: the address of a queue, instead of CHUNK to a rank of another host */
+	CVY_MSG_QUEUE,	 /* device: the address of a queue, instead of CHUNK to a rank of another host */
+	CVY_MSG_PASSED	 /* device: operations completed; a rank that leaves asks for it */
 };
 
 #define CVY_MSG_MAX (4u << 20) /* bytes of one control message */

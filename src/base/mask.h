@@ -25,12 +25,6 @@ static inline void cvy_mask_or(struct covey_mask *m, const struct covey_mask *ot
 		m->word[i] |= other->word[i];
 }
 
-static inline void cvy_mask_and(struct covey_mask *m, const struct covey_mask *other)
-{
-	for (int i = 0; i < CVY_MASK_WORDS; i++)
-		m->word[i] &= other->word[i];
-}
-
 static inline void cvy_mask_sub(struct covey_mask *m, const struct covey_mask *other)
 {
 	for (int i = 0; i < CVY_MASK_WORDS; i++)

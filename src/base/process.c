@@ -152,3 +152,17 @@ int cvy_thread_start(pthread_t *thread, void *(*fn)(void *arg), void *arg)
 	pthread_attr_destroy(&attr);
 	return err;
 }
+
+int cvy_file_reserve(int fd, size_t bytes)
+{
+	sigset_t all, old;
+	int err;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	do
+		err = posix_fallocate(fd, 0, (off_t)bytes);
+	while (err == EINTR); /* what comes in spite of the mask, such as SIGSTOP */
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	return err;
+}

@@ -31,4 +31,10 @@ const char *cvy_process_hint(int err, char *text, size_t bytes);
  */
 int cvy_thread_start(pthread_t *thread, void *(*fn)(void *arg), void *arg);
 
+/*
+ * Room for the first @bytes of a file, so that no write into them ends by SIGBUS: 0 or an errno. Signals wait meanwhile:
+ * an older kernel begins anew with EINTR at each one, and a program's timer may come more often than it needs.
+ */
+int cvy_file_reserve(int fd, size_t bytes);
+
 #endif

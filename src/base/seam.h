@@ -40,11 +40,10 @@ struct cvy_seam {
 		       const struct covey_mask *holders);      /* done+1 .. base-1; posts REPAIRED, maybe at once */
 	void (*thaw)(void *ctx);			       /* the learned view is active */
 	void (*message)(void *ctx, const struct cvy_msg *msg); /* ADMIT, PULL, GIVE */
-	void (*stop)(void *ctx, int err); /* FENCED, CLOSED, ABORTED: all operations end with this error */
-	uint64_t (*progress)(void *ctx, uint64_t *floor_tick,
-			     int *waiting); /* done seq; is an operation waiting > 1 ms? */
+	void (*stop)(void *ctx, int err);	       /* FENCED, CLOSED, ABORTED: all operations end with this error */
+	uint64_t (*progress)(void *ctx, int *waiting); /* done seq; is an operation waiting > 1 ms? */
 	int (*retire)(void *ctx); /* stop entering operations; 1: every member has decided all that this rank has */
-	void (*peer_progress)(void *ctx, int rank, uint64_t done, uint64_t floor_tick); /* from PING */
+	void (*peer_progress)(void *ctx, int rank, uint64_t done); /* from PING */
 	void (*point)(void *ctx, const char *name); /* a point in the agent's life, for fault plans; may be NULL */
 };
 

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "covey_admin.h"
 #include "clock.h"
 #include "config.h"
 #include "membership.h"

@@ -332,11 +332,11 @@ static int next_tick_ms(struct cvy_agent *agent, uint64_t now_ns)
 {
 	const struct cvy_seam *seam = agent->args.seam;
 	int ms = agent->args.config->heartbeat_ms, waiting = 0;
-	uint64_t done, floor_tick, timer;
+	uint64_t done, timer;
 
 	if (agent->driver.ended)
 		return ms;
-	done = seam->progress(seam->ctx, &floor_tick, &waiting);
+	done = seam->progress(seam->ctx, &waiting);
 	if (done != agent->done || waiting) {
 		agent->done = done;
 		agent->done_ns = now_ns;

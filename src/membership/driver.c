@@ -106,10 +106,8 @@ static int push(struct cvy_driver *d, const struct cvy_event *e, uint64_t now_ns
 
 	if (!item)
 		item = spare(d, e);
-	if (!item) {
-		d->dropped++;
+	if (!item)
 		return COVEY_ERR_NOMEM;
-	}
 	item->now_ns = now_ns;
 	if (d->last)
 		d->last->next = item;
@@ -225,8 +223,7 @@ static void apply(struct cvy_driver *d, const struct cvy_action *a)
 		store_call(d, a);
 		break;
 	case CVY_DO_SEND:
-		if (s->send(s->ctx, a->rank, a->inc, a->type, epoch_of(d), a->body, a->bytes))
-			d->dropped++;
+		s->send(s->ctx, a->rank, a->inc, a->type, epoch_of(d), a->body, a->bytes);
 		break;
 	case CVY_DO_IDENTITY:
 		identity(d);
@@ -303,21 +300,18 @@ static int known(const struct cvy_driver *d, const struct cvy_msg *m)
 
 static void ping(struct cvy_driver *d, const struct cvy_msg *m)
 {
-	uint64_t body[2];
+	uint64_t done;
 	int waiting = 0;
 
-	if (m->bytes < sizeof(body) || !known(d, m)) {
-		d->dropped++;
+	if (m->bytes < sizeof(done) || !known(d, m))
 		return;
-	}
-	memcpy(body, m->body, sizeof(body));
+	memcpy(&done, m->body, sizeof(done));
 	if (d->seam->peer_progress)
-		d->seam->peer_progress(d->seam->ctx, m->rank, body[0], body[1]);
+		d->seam->peer_progress(d->seam->ctx, m->rank, done);
 	if (m->type != CVY_MSG_PING)
 		return;
-	body[0] = d->seam->progress(d->seam->ctx, &body[1], &waiting);
-	if (d->seam->send(d->seam->ctx, m->rank, m->inc, CVY_MSG_PONG, epoch_of(d), body, sizeof(body)))
-		d->dropped++;
+	done = d->seam->progress(d->seam->ctx, &waiting);
+	d->seam->send(d->seam->ctx, m->rank, m->inc, CVY_MSG_PONG, epoch_of(d), &done, sizeof(done));
 }
 
 /* 1: the message was not for the group. */
@@ -333,8 +327,6 @@ static int message(struct cvy_driver *d, const struct cvy_event *e)
 	case CVY_MSG_GIVE:
 		if (known(d, &e->msg))
 			d->seam->message(d->seam->ctx, &e->msg);
-		else
-			d->dropped++;
 		return 1;
 	default:
 		return 0;
@@ -398,12 +390,11 @@ static void trace_action(const struct cvy_driver *d, const struct cvy_action *a)
 /* The text of this member's beat: `done,numbers;links`. */
 static void describe(const struct cvy_driver *d, char text[CVY_STAT_TEXT])
 {
-	uint64_t floor_tick = 0;
 	int waiting = 0;
 	size_t n;
 
 	n = (size_t)snprintf(text, CVY_STAT_TEXT, "%llu",
-			     (unsigned long long)d->seam->progress(d->seam->ctx, &floor_tick, &waiting));
+			     (unsigned long long)d->seam->progress(d->seam->ctx, &waiting));
 	if (d->seam->numbers) {
 		d->seam->numbers(d->seam->ctx, text + n);
 		n += strlen(text + n);

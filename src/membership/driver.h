@@ -23,7 +23,7 @@
 #include "membership.h"
 
 #define CVY_DRAIN_MS 10000	   /* longest wait of a retired rank for the others */
-#define CVY_DRIVER_QUEUE_MAX 65536 /* waiting events; more are dropped and counted */
+#define CVY_DRIVER_QUEUE_MAX 65536 /* waiting events; more are dropped */
 #define CVY_DRIVER_SPARES 16	   /* events without fields or body that can wait without memory */
 
 struct cvy_driver_item; /* an event and the data that it points to */
@@ -38,7 +38,6 @@ struct cvy_driver {
 	int (*find)(void *ctx, const char *host, const char *addr);
 	void *find_ctx;
 	int ended;				     /* COVEY_ERR_* once over */
-	uint64_t dropped;			     /* events that found the queue full, messages of strangers */
 	uint64_t now_ns;			     /* of the event being handled */
 	uint64_t retire_deadline_ns, retire_look_ns; /* 0: not retiring */
 	uint64_t stat_ns;			     /* when the kinds of the links are read again */

@@ -5,6 +5,7 @@
  */
 #include "group_state.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -146,7 +147,6 @@ void cvy_group_tell_view(struct cvy_group_state *g, int active)
 {
 	struct cvy_action *a = cvy_do(g, CVY_DO_VIEW, -1);
 
-	g->view_active = active;
 	a->view = g->view;
 	a->number = (uint64_t)active;
 }
@@ -175,6 +175,28 @@ void cvy_group_event(struct cvy_group_state *g, int kind, int rank, const char *
 	cvy_text_set(e->cause, sizeof(e->cause), cause);
 }
 
+/*
+ *   JOINING ------------------------------> LEARNED ---> ACKED ---> RUN
+ *                                           ^    |         |         |
+ *                                           |    v         v         |
+ *                                        FROZEN <--- FREEZING <------'       and FENCED from anywhere, once
+ */
+void cvy_group_enter(struct cvy_group_state *g, enum cvy_phase next)
+{
+	static const unsigned after[] = {
+		[CVY_PHASE_JOINING] = 1u << CVY_PHASE_LEARNED,
+		[CVY_PHASE_RUN] = 1u << CVY_PHASE_FREEZING,
+		[CVY_PHASE_FREEZING] = 1u << CVY_PHASE_FROZEN,
+		[CVY_PHASE_FROZEN] = 1u << CVY_PHASE_LEARNED,
+		[CVY_PHASE_LEARNED] = 1u << CVY_PHASE_ACKED | 1u << CVY_PHASE_FREEZING,
+		[CVY_PHASE_ACKED] = 1u << CVY_PHASE_RUN | 1u << CVY_PHASE_FREEZING,
+		[CVY_PHASE_FENCED] = 0,
+	};
+
+	assert(next == CVY_PHASE_FENCED ? g->phase != CVY_PHASE_FENCED : after[g->phase] >> next & 1);
+	g->phase = next;
+}
+
 void cvy_group_stop(struct cvy_group_state *g, int err, const char *why)
 {
 	struct cvy_action *a;
@@ -191,7 +213,7 @@ void cvy_group_stop(struct cvy_group_state *g, int err, const char *why)
 	}
 	cvy_ask_end(g, err, why);
 	g->ended = err;
-	g->phase = CVY_PHASE_FENCED;
+	cvy_group_enter(g, CVY_PHASE_FENCED);
 	a = cvy_do(g, CVY_DO_STOP, -1);
 	a->err = err;
 	a->text = strdup(why);

@@ -96,7 +96,7 @@ void cvy_change_frozen(struct cvy_group_state *g, const struct cvy_event *e)
 		cvy_group_stop(g, COVEY_ERR_FENCED, "the engine does not stand still: this rank gives up its place");
 		return;
 	}
-	g->phase = CVY_PHASE_FROZEN;
+	cvy_group_enter(g, CVY_PHASE_FROZEN);
 	g->report = e->report;
 	g->version++;
 	g->told_version = 0;
@@ -470,7 +470,7 @@ void cvy_change_advance(struct cvy_group_state *g)
 	open_if_due(g);
 	if (movable(g) && (changing(g) || ahead(g) || dead)) {
 		cvy_do(g, CVY_DO_FREEZE, -1);
-		g->phase = CVY_PHASE_FREEZING;
+		cvy_group_enter(g, CVY_PHASE_FREEZING);
 		g->freeze_ns = g->now;
 		cvy_group_tell_view(g, 0);
 	}

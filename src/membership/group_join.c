@@ -23,18 +23,30 @@ void cvy_join_done(struct cvy_group_state *g, int err, const char *why)
 	a->text = strdup(why ? why : "");
 	if (err) {
 		g->ended = err;
-		g->phase = CVY_PHASE_FENCED;
+		cvy_group_enter(g, CVY_PHASE_FENCED);
 		cvy_ask_end(g, err, why);
 	} else {
 		g->joined = 1;
 	}
 }
 
+/* Adds the incarnation to those that this process gave up: it has them of one group, and another may have begun. */
+static void give_up(struct cvy_group_state *g)
+{
+	size_t gid = strlen(g->gid), n = strncmp(g->given_up, g->gid, gid) ? 0 : strlen(g->given_up);
+	const size_t room = sizeof(g->given_up) - n;
+
+	if (n && (size_t)snprintf(g->given_up + n, room, ",%d:%" PRIu64, g->rank, g->inc) >= room)
+		g->given_up[n] = 0; /* a number that is cut is another process */
+	else if (!n)
+		snprintf(g->given_up, sizeof(g->given_up), "%s,%d:%" PRIu64, g->gid, g->rank, g->inc);
+}
+
 /* Registers again: the store forgot or replaced the group before a view listed this process. Nothing was promised. */
 void cvy_join_anew(struct cvy_group_state *g)
 {
 	if (g->inc) /* a view of which it hears later may list it */
-		snprintf(g->given_up, sizeof(g->given_up), "%s,%d:%" PRIu64, g->gid, g->rank, g->inc);
+		give_up(g);
 	cvy_record_clear(&g->heard);
 	cvy_record_clear(&g->news);
 	cvy_view_free(g->heard_view);

@@ -5,6 +5,7 @@
  */
 #include "group_state.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -59,7 +60,7 @@ static void learn(struct cvy_group_state *g)
 	cvy_link_epoch(g, view);
 	cvy_view_free(g->view);
 	g->view = view;
-	g->phase = CVY_PHASE_LEARNED;
+	cvy_group_enter(g, CVY_PHASE_LEARNED);
 	g->stage = STAGE_FENCE;
 	g->acked = 0;
 	memset(&g->bad_told, 0, sizeof(g->bad_told));
@@ -94,6 +95,14 @@ static void follow(struct cvy_group_state *g)
 		learn(g);
 }
 
+/* FENCE, CONNECT, REPAIR, ACK; a rank that waits for its ADMIT repairs nothing. */
+static void enter_stage(struct cvy_group_state *g, enum stage next)
+{
+	assert(g->phase == CVY_PHASE_LEARNED);
+	assert((int)next == (int)g->stage + 1 || (g->stage == STAGE_CONNECT && next == STAGE_ACK));
+	g->stage = next;
+}
+
 static void repair(struct cvy_group_state *g)
 {
 	struct cvy_action *a = cvy_do(g, CVY_DO_REPAIR, -1);
@@ -102,7 +111,7 @@ static void repair(struct cvy_group_state *g)
 	cvy_mask_sub(&a->ranks, &g->view->pending);
 	cvy_mask_sub(&a->ranks, &g->lag);
 	cvy_mask_del(&a->ranks, g->rank);
-	g->stage = STAGE_REPAIR;
+	enter_stage(g, STAGE_REPAIR);
 }
 
 static void add_text(struct covey_event *e, const struct covey_mask *ranks, const char *what)
@@ -172,7 +181,7 @@ static void activate(struct cvy_group_state *g)
 		cvy_group_no_memory(g);
 		return;
 	}
-	g->phase = CVY_PHASE_RUN;
+	cvy_group_enter(g, CVY_PHASE_RUN);
 	publish_view(g);
 	cvy_view_free(g->was);
 	g->was = was;
@@ -301,10 +310,10 @@ void cvy_learn_event(struct cvy_group_state *g, const struct cvy_event *e)
 			cvy_change_want(g, "admitted");
 	} else if (g->phase == CVY_PHASE_LEARNED) {
 		if (e->kind == CVY_EV_FENCED && g->stage == STAGE_FENCE) {
-			g->stage = STAGE_CONNECT;
+			enter_stage(g, STAGE_CONNECT);
 			g->links_dirty = 1;
 		} else if (e->kind == CVY_EV_REPAIRED && g->stage == STAGE_REPAIR) {
-			g->stage = STAGE_ACK;
+			enter_stage(g, STAGE_ACK);
 		}
 	}
 }
@@ -331,12 +340,12 @@ void cvy_learn_advance(struct cvy_group_state *g)
 	if (g->phase == CVY_PHASE_LEARNED) {
 		if (g->stage == STAGE_CONNECT && !g->links_dirty && cvy_link_all(g, g->view)) {
 			if (cvy_group_pending(g))
-				g->stage = STAGE_ACK;
+				enter_stage(g, STAGE_ACK);
 			else
 				repair(g);
 		}
 		if (g->stage == STAGE_ACK) {
-			g->phase = CVY_PHASE_ACKED;
+			cvy_group_enter(g, CVY_PHASE_ACKED);
 			g->direct = goes_on_by_itself(g);
 			g->ack_due = g->direct ? g->now + DIRECT_ACK_MS * CVY_MS : 0;
 			if (g->direct)

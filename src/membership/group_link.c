@@ -34,10 +34,24 @@ static void want_members(struct cvy_group_state *g, const struct cvy_record *rec
 
 static void joiner_seen(struct cvy_group_state *g, int rank, uint64_t inc)
 {
-	if (!g->manual || !g->view || g->peer[rank].seen_join == inc || cvy_record_at(&g->news, 'w', (uint64_t)rank))
+	struct peer *p = &g->peer[rank];
+
+	if (!g->manual || !g->view || p->seen_join == inc || cvy_record_at(&g->news, 'w', (uint64_t)rank))
 		return;
-	g->peer[rank].seen_join = inc;
+	if (p->inc != inc || !p->up)
+		return;
+	p->seen_join = inc;
 	cvy_group_event(g, COVEY_EVENT_JOIN_REQUESTED, rank, "a joiner waits to be asked for");
+}
+
+static void joiner_gone(struct cvy_group_state *g, int rank, uint64_t inc, const char *why)
+{
+	struct peer *p = &g->peer[rank];
+
+	if (p->seen_join != inc || cvy_group_member(g, rank, inc))
+		return;
+	p->seen_join = 0;
+	cvy_group_event(g, COVEY_EVENT_JOIN_LOST, rank, why ? why : "the link to the joiner broke");
 }
 
 void cvy_link_joiner(struct cvy_group_state *g, const char *field, const char *value)
@@ -195,6 +209,7 @@ static void link_down(struct cvy_group_state *g, struct peer *p, const struct cv
 		p->since_ns = g->now;
 		ms = 0;
 		link_broke(g, p, rank, inc, e->text);
+		joiner_gone(g, rank, inc, e->text);
 	}
 	p->due_ns = g->now + (uint64_t)ms * CVY_MS;
 	if (!ms && !g->link_one)
@@ -218,6 +233,8 @@ void cvy_link_event(struct cvy_group_state *g, const struct cvy_event *e)
 		p->up = p->was_up = 1;
 		p->dials = 0;
 		p->since_ns = g->now;
+		if (g->view && !covey_mask_has(&g->view->members, rank))
+			g->links_dirty = 1; /* a joiner is seen when it is connected */
 	} else {
 		link_down(g, p, e, rank, inc);
 	}
@@ -240,8 +257,8 @@ int cvy_link_all(const struct cvy_group_state *g, const struct cvy_view *view)
 
 /*
  * Is the link bad? Yes if it was down twice in this view, or is not back within relink_ms (a first connection: ack_ms).
- * A link that was up for ack_ms is good again: else two members that complain for ever would leave a change without
- * quorum. Lowers @due to the time at which the answer may change by itself.
+ * A link that was up for ack_ms is good again, since it came up by carrying data both ways: else two members that complain
+ * for ever would leave a change without quorum. Lowers @due to the time at which the answer may change by itself.
  */
 int cvy_link_bad(struct cvy_group_state *g, int rank, uint64_t *due)
 {

@@ -108,8 +108,8 @@ struct cvy_group_state {
 	char *place; /* word of this process and addr, for the store */
 	char gids[CVY_GIDS * 40];
 	struct taken taken;
-	char given_up[80]; /* `gid,rank:inc` that the store lost while this process joined: nobody has it */
-	uint64_t born_ns;  /* when this process was started */
+	char given_up[512]; /* `gid,rank:inc,...` that stores lost while this process joined: nobody has them */
+	uint64_t born_ns;   /* when this process was started */
 	uint64_t rng, now;
 	uint64_t timer;
 	struct cvy_actions *out; /* of this step */
@@ -131,8 +131,7 @@ struct cvy_group_state {
 	uint64_t inc;
 	int world; /* of the store: processes that form the group */
 
-	int store_up, lost; /* lost: the application knows */
-	int store_err;
+	int store_up, lost;	   /* lost: the application knows */
 	char store_why[CVY_CAUSE]; /* why it went down last */
 	int need_hello, failures;  /* calls in a row that got no answer */
 	uint64_t next_id;
@@ -167,7 +166,7 @@ struct cvy_group_state {
 	struct cvy_record learned;
 	struct cvy_view *view; /* NULL before the first */
 	struct cvy_view *was;  /* last active view here, for the VIEW event */
-	int view_active, stage, fenced_seen, acked;
+	int stage, acked;
 	int direct; /* the view needs no word of the store to become active */
 	struct covey_mask lag;
 	uint64_t acked_ns, ack_due; /* of the store's ack; not before */
@@ -181,7 +180,7 @@ struct cvy_group_state {
 	int open_wanted; /* for no rank in particular */
 	char open_reason[24];
 	uint64_t ready_mark; /* mark of the readiness that the store knows */
-	uint64_t peek_due, beat_due, look_due;
+	uint64_t peek_due, beat_due;
 	uint64_t beat_ns; /* when the last beat was sent */
 	int quiet;	  /* nothing of a view change is under way: a peek is as rare as a beat */
 	struct ask ask[CVY_ASKS_MAX];
@@ -195,6 +194,7 @@ int cvy_do_call(struct cvy_group_state *g, uint64_t id, int argc,
 void cvy_do_spare(struct cvy_group_state *g); /* frees what the spare action owns */
 uint64_t cvy_group_random(struct cvy_group_state *g);
 void cvy_group_wake(struct cvy_group_state *g, uint64_t at_ns);
+void cvy_group_enter(struct cvy_group_state *g, enum cvy_phase next);
 void cvy_group_stop(struct cvy_group_state *g, int err, const char *why);
 void cvy_group_no_memory(struct cvy_group_state *g); /* no memory for data that it needs: it stops */
 void cvy_group_tell_view(struct cvy_group_state *g, int active);

@@ -351,7 +351,6 @@ void cvy_store_state(struct cvy_group_state *g, const struct cvy_event *e)
 		return;
 	}
 	g->store_up = 0;
-	g->store_err = e->err;
 	if (e->text)
 		snprintf(g->store_why, sizeof(g->store_why), "%s", e->text);
 	if (g->view && !g->lost)

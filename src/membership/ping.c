@@ -91,12 +91,11 @@ void cvy_ping_view(struct cvy_ping *ping, const struct cvy_view *view, int own_r
 static void send_beat(struct cvy_ping *ping, int rank)
 {
 	const struct cvy_seam *seam = ping->args.seam;
-	uint64_t body[2] = { 0, 0 }; /* done seq, floor tick */
 	int waiting;
+	uint64_t done = seam->progress(seam->ctx, &waiting);
 
-	body[0] = seam->progress(seam->ctx, &body[1], &waiting);
 	/* If the link does not take it, its break or its silence is reported. */
-	seam->send(seam->ctx, rank, ping->peer[rank].inc, CVY_MSG_PING, ping->epoch, body, sizeof(body));
+	seam->send(seam->ctx, rank, ping->peer[rank].inc, CVY_MSG_PING, ping->epoch, &done, sizeof(done));
 }
 
 void cvy_ping_heard(struct cvy_ping *ping, int rank, uint64_t inc)

@@ -110,7 +110,7 @@ void cvy_proc_word(char *text, size_t bytes)
 }
 
 /*
- * BOOT.NETWORK.PIDS[.NAME], see cvy_address_host(). If all parts are the same, and known, a number means one process on
+ * BOOT.NETWORK.PIDS.NAME, see cvy_address_host(). If all parts are the same, and known, a number means one process on
  * both. NAME, too: it is there if the other parts cannot distinguish two machines.
  */
 static int same_processes(const char *host, const char *own)

@@ -145,22 +145,6 @@ int cvy_record_set(struct cvy_record *record, const char *field, const char *val
 	return 0;
 }
 
-void cvy_record_drop(struct cvy_record *record, const char *prefix)
-{
-	int kept = 0;
-
-	for (int i = 0; i < record->count; i++) {
-		struct cvy_field p = record->pair[i];
-
-		if (!begins(p.field, prefix)) {
-			record->pair[i] = record->pair[kept];
-			record->pair[kept++] = p;
-		}
-	}
-	while (record->count > kept)
-		cvy_field_drop(&record->pair[--record->count]);
-}
-
 int cvy_record_copy(struct cvy_record *to, const struct cvy_record *from)
 {
 	int err;

@@ -31,7 +31,6 @@ void cvy_field_drop(struct cvy_field *field);
 
 void cvy_record_clear(struct cvy_record *record);
 int cvy_record_set(struct cvy_record *record, const char *field, const char *value); /* 0 or NOMEM */
-void cvy_record_drop(struct cvy_record *record, const char *prefix); /* every field that begins with it */
 int cvy_record_copy(struct cvy_record *to, const struct cvy_record *from);
 /* Appends the pairs of a reply (argv[0] is its status) that belong to a record. */
 int cvy_record_take(struct cvy_record *record, int argc, const char *const *argv);

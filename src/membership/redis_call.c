@@ -207,7 +207,7 @@ static void word_of(const char *at, char *word, size_t bytes)
  */
 static void explain_permission(const struct redis *r, const char *text, char *why, size_t bytes)
 {
-	static const char rest[] = "(ACL SETUSER; all that covey needs stands in docs/store.md)";
+	static const char rest[] = "(ACL SETUSER; all that covey needs stands in docs/operate/store.md)";
 	const char *run = strstr(text, "run the '");
 	char command[40] = "", small[40] = "";
 

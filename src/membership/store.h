@@ -71,7 +71,8 @@
  *   t:R = `ms stat`, stat = `phase;done seq,numbers;links` (numbers: observe/metrics.h; links: `1:shm,2:tcp,...`)
  *   r:R = `inc done ent adm stamp flags`
  *   b:R = `rank:inc,...`
- *   k:R, c:R = inc
+ *   k:R = inc
+ *   c:R = `inc` or `inc said`
  *
  * Notice on the channel: `epoch phase`. When a view became active, also the pairs of every reply. At a commit of at
  * most 64 members, also the record without `secret`. Each field and each value is a line of its own.

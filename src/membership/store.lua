@@ -443,7 +443,14 @@ local function not_awaited(r, inc)
 	if not same_inc('x', r, inc) then less('deaf') end
 end
 
-local function said_hello() return LIFE == h.gen and g.c[num(RANK)] == INC end
+-- A hello alone is no promise to obey this life: its reply may be lost. Whoever names this life has had a reply in it.
+local function note_hello() put('c', RANK, LIFE == h.gen and INC or INC .. ' said') end
+
+local function said_hello()
+	if LIFE ~= h.gen or word(g.c[num(RANK)], 1) ~= INC then return false end
+	note_hello()
+	return true
+end
 
 local function member_inc(r) return word(g.m[num(r)], 1) end
 
@@ -490,7 +497,7 @@ local function in_doubt(r, inc)
 	return false
 end
 
--- A rank has one proof. A voter's proof is kept over that of a later joiner, because only voters are counted.
+-- A rank has one proof. A voter's is kept over that of a later joiner, which comes in when no view has that voter any more.
 local function prove(r, inc, by, kind)
 	r = num(r)
 	local old = word(g.d[r], 1)
@@ -524,7 +531,8 @@ end
 script.ready = function()
 	local r, epoch = num(RANK), arg(1)
 	local inc, nonce, addr, host = (g.j[r] or ''):match('^(%S+) (%S+) (%S+) (%S+)')
-	local function note_ready(for_epoch) note('j', r, inc .. ' ' .. nonce .. ' ' .. addr .. ' ' .. host .. ' ' .. for_epoch) end
+	local gone = word(g.j[r], 6) or '-'
+	local function note_ready(for_epoch) note('j', r, table.concat({ inc, nonce, addr, host, for_epoch, gone }, ' ')) end
 	if h.ph == 'closed' then return called_off() or reply('CLOSED', 'why', 'no member is left in the group') end
 	if inc == INC and h.ph == 'form' then -- ready for the first view
 		more = true
@@ -832,11 +840,13 @@ local function admit(mem, T, with_accused)
 	end
 end
 
--- Has the process of member m registered anew? Then it has given up this incarnation, which another server knew.
-local function given_up(m)
+-- Has a process that registered anew said that it gave up this incarnation? An address alone says nothing: a repeat of a
+-- register may come late, and give a number to nobody.
+local function given_up(rank, m)
 	for _, v in pairs(g.j) do
-		local inc, addr, host = v:match('^(%S+) %S+ (%S+) (%S+)')
-		if addr == m.addr and addr ~= '-' and host == m.host and num(inc) > num(m.inc) then return true end
+		for r, inc in each_pair(word(v, 6) or '') do
+			if num(r) == rank and inc == m.inc then return true end
+		end
 	end
 	return false
 end
@@ -847,7 +857,7 @@ local function missing_voters(W, mem, T)
 	local size, kept, sure, need = 0, 0, true, {}
 	local function meet(r, inc) -- 1: it is kept
 		local here = mem[r] and mem[r].inc == inc
-		if same_inc('d', r, inc) or (here and not T[r] and (has_flag(mem[r].rep, 'l') or given_up(mem[r]))) then return 0 end
+		if same_inc('d', r, inc) or (here and not T[r] and (has_flag(mem[r].rep, 'l') or given_up(r, mem[r]))) then return 0 end
 		if g.c[r] ~= inc then sure = false end
 		if here and T[r] then return 1 end
 		need[r] = true
@@ -974,7 +984,7 @@ local function commit(mem, T)
 	end
 	set('size', str(size))
 	for r in pairs(g.j) do
-		if not T[r] and may_enter(r) then J[r] = true end
+		if not T[r] and may_enter(r) and not g.o[r] then J[r] = true end -- one proof a rank: its old voter leaves first
 	end
 	local fail = failed_at(mem, T, base)
 	set('fail', fail and str(base) .. ' ' .. fail or '0')
@@ -1365,7 +1375,7 @@ script.register = function()
 		if not r then return refusal end
 		if num(h.incs) >= INC_MAX then return reply('REFUSED', 'why', 'incarnation numbers have run out: form a new group') end
 		set('incs', str(num(h.incs) + 1))
-		note('j', r, h.incs .. ' ' .. NONCE .. ' ' .. a.addr .. ' ' .. a.host .. ' 0')
+		note('j', r, h.incs .. ' ' .. NONCE .. ' ' .. a.addr .. ' ' .. a.host .. ' 0 ' .. one_word(found_here and a.gone:match(',(.*)$') or '-'))
 		put('t', r, str(server_ms()) .. ' -')
 		RANK = str(r) -- so that the key is kept alive
 	end
@@ -1387,7 +1397,7 @@ form = function()
 			put('o', r, inc)
 			note('j', r, nil)
 		else
-			note('j', r, inc .. ' ' .. nonce .. ' ' .. addr .. ' ' .. host .. ' 0')
+			note('j', r, inc .. ' ' .. nonce .. ' ' .. addr .. ' ' .. host .. ' 0 ' .. (word(g.j[r], 6) or '-'))
 		end
 	end
 	set('stamp', str(STAMP_STEP))
@@ -1452,9 +1462,9 @@ local function hello_joiner()
 	if h.ph == 'closed' and h.fault then return called_off() end
 	if h.ph == 'form' and LIFE ~= h.gen and life_number(h.gen) <= life_number(LIFE) then new_life(life_number(LIFE)) end
 	local r = num(RANK)
-	local listed = member_inc(r) == INC -- by a view that it has not heard of, and that may wait for it
+	local listed = GID == h.gid and member_inc(r) == INC -- by a view that it has not heard of, and that may wait for it
 	if not listed and (joiner_inc(r) ~= INC or word(g.j[r], 2) ~= NONCE or g.m[r]) then return reply('GONE') end
-	put('c', r, INC)
+	note_hello()
 	return full('OK')
 end
 
@@ -1502,7 +1512,7 @@ script.hello = function()
 	elseif not lists_me(g.m) then
 		return reply('FENCED', 'why', 'a later view is without this rank')
 	end
-	put('c', RANK, INC)
+	note_hello()
 	return full(h.ph == 'closed' and 'CLOSED' or 'OK')
 end
 

@@ -6,7 +6,7 @@
 #ifndef CVY_NCCL_COMM_H
 #define CVY_NCCL_COMM_H
 
-#include <covey.h>
+#include <covey_device.h>
 #include <cuda_runtime_api.h>
 #include <pthread.h>
 

@@ -73,14 +73,14 @@ ncclResult_t cvy_nccl_make(int size, int rank, const struct cvy_nccl_id *id, int
 
 static ncclResult_t join_start(struct ncclComm *comm)
 {
-	char url[4096], name[CVY_NCCL_NAME_CHARS], device[16];
+	char *url = cvy_nccl_store_use(&comm->id), name[CVY_NCCL_NAME_CHARS], device[16];
 	struct covey_config config = COVEY_CONFIG_INIT;
 	struct covey_group *group = NULL;
 	ncclResult_t r;
 
-	config.store = cvy_nccl_store_use(&comm->id, url, sizeof(url));
-	if (!config.store)
+	if (!url)
 		return ncclInvalidUsage;
+	config.store = url;
 	cvy_nccl_name(&comm->id, name);
 	snprintf(device, sizeof(device), "%d", comm->device);
 	config.group = config.job = name;
@@ -90,6 +90,7 @@ static ncclResult_t join_start(struct ncclComm *comm)
 	if (!getenv("COVEY_JOIN_MS"))
 		config.join_ms = JOIN_MS;
 	r = cvy_nccl_covey(covey_join_start(&config, &group), NULL, "joining the communicator");
+	free(url);
 	pthread_mutex_lock(&comm->group_lock);
 	comm->group = group;
 	pthread_mutex_unlock(&comm->group_lock);

@@ -269,10 +269,11 @@ static void remember(const struct cvy_nccl_id *id)
 	pthread_mutex_unlock(&used.lock);
 }
 
-const char *cvy_nccl_store_use(const struct cvy_nccl_id *id, char *url, size_t bytes)
+char *cvy_nccl_store_use(const struct cvy_nccl_id *id)
 {
 	/* The same store may have another address on each host: that of the environment is this host's. */
 	const char *named = getenv("COVEY_STORE"), *store = named && named[0] && !id->own_store ? named : id->store;
+	char *url;
 
 	if (!store[0]) {
 		cvy_nccl_tell("the unique id was made with a COVEY_STORE that it does not carry, for "
@@ -284,6 +285,8 @@ const char *cvy_nccl_store_use(const struct cvy_nccl_id *id, char *url, size_t b
 	if (store == id->store)
 		remember(id);
 	/* Every process with an id is a founder, whatever COVEY_CREATE says. */
-	snprintf(url, bytes, "%s%ccreate=first&admission=manual", store, strchr(store, '?') ? '&' : '?');
-	return url;
+	if (asprintf(&url, "%s%ccreate=first&admission=manual", store, strchr(store, '?') ? '&' : '?') >= 0)
+		return url;
+	cvy_nccl_tell("no memory for the URL of the store");
+	return NULL;
 }

@@ -10,7 +10,7 @@
  * that is started here. Errors are told by cvy_nccl_fail().
  */
 ncclResult_t cvy_nccl_store_find(struct cvy_nccl_id *id);
-/* The store of @id, for covey_config.store; it is used from here on. NULL: told. */
-const char *cvy_nccl_store_use(const struct cvy_nccl_id *id, char *url, size_t bytes);
+/* The store of @id, for covey_config.store; it is used from here on, and the caller frees the text. NULL: told. */
+char *cvy_nccl_store_use(const struct cvy_nccl_id *id);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Metrics of one handle in Prometheus' text form, served from the agent's loop to askers at a socket. The numbers are
- * those of the flight recorder. The list is the registry: the answers and docs/metrics.md are made from it.
+ * those of the flight recorder. The list is the registry: the answers and docs/operate/metrics.md are made from it.
  */
 #ifndef CVY_METRICS_H
 #define CVY_METRICS_H

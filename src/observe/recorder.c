@@ -12,6 +12,7 @@
 
 #include "clock.h"
 #include "log.h"
+#include "process.h"
 
 struct cvy_recorder {
 	struct cvy_flight *page;
@@ -68,9 +69,7 @@ struct cvy_recorder *cvy_recorder_open(const struct cvy_config *config, const ch
 		goto fail;
 	/* All of it at once: a write into a hole of a full file system would kill this process. */
 	what = "no room";
-	do
-		errno = posix_fallocate(r->fd, 0, sizeof(*r->page));
-	while (errno == EINTR);
+	errno = cvy_file_reserve(r->fd, sizeof(*r->page));
 	if (errno)
 		goto fail;
 	what = "cannot map it";

@@ -4,12 +4,13 @@
  * `unix:@name,tcp:ADDR:PORT[,tcp:ADDR:PORT...]`: peers of this host take the first part, others try the rest in order.
  *
  * Two processes are on one host if memory, pids and abstract sockets mean the same to both: same boot, same network
- * namespace, same pid namespace. COVEY_HOST can only separate them.
+ * namespace, same pid namespace. COVEY_HOST can only separate them; without it the host's name follows, which people read.
  */
 #include <arpa/inet.h>
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sodium.h>
@@ -21,6 +22,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "hash.h"
 #include "interface.h"
 #include "log.h"
 #include "mesh.h"
@@ -36,7 +38,7 @@ static unsigned long namespace_inode(const char *path)
 
 void cvy_address_host(const char *override, char *text, size_t bytes)
 {
-	char boot[40] = "unknown";
+	char boot[40] = "unknown", name[64] = "";
 	int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
 	ssize_t n = fd >= 0 ? read(fd, boot, 36) : -1;
 
@@ -44,8 +46,14 @@ void cvy_address_host(const char *override, char *text, size_t bytes)
 		close(fd);
 	if (n == 36)
 		boot[36] = '\0';
-	snprintf(text, bytes, "%s.%lu.%lu%s%.128s", boot, namespace_inode("/proc/self/ns/net"),
-		 namespace_inode("/proc/self/ns/pid"), *override ? "." : "", override);
+	if (!*override)
+		gethostname(name, sizeof(name) - 1);
+	else if (strlen(override) < sizeof(name))
+		snprintf(name, sizeof(name), "%s", override);
+	else /* members keep 127 bytes of all this, and two that differ late are two */
+		snprintf(name, sizeof(name), "%.40s-%016" PRIx64, override, cvy_hash_text(override));
+	snprintf(text, bytes, "%s.%lu.%lu.%s", boot, namespace_inode("/proc/self/ns/net"),
+		 namespace_inode("/proc/self/ns/pid"), name);
 	for (char *c = text; *c; c++)
 		if (!isgraph((unsigned char)*c))
 			*c = '_';

@@ -6,8 +6,13 @@
  *
  * Until its proof an incoming connection is a stranger: it can take nothing from anybody, breaks no link, and waits at
  * most 5 seconds. The direction is part of the hash, so that nobody can send a proof back to its maker.
+ *
+ * A data connection then carries a TRIAL in each direction, as long as the longest packet, and an empty one that says that
+ * the dialer's has come. There are paths that carry short packets alone; a link over such a one does not come up.
  */
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sodium.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -206,8 +211,9 @@ static int stranger_judge(const struct cvy_conn *conn, const char **why)
 		return peer->control ? PARKED : ANSWERED;
 	if (peer->control && peer->control->state == CVY_SHAKE_UP && peer->nonce == h->nonce &&
 	    h->data > (uint32_t)peer->fds && h->data <= (uint32_t)peer->streams)
-		return h->data == (uint32_t)peer->fds + 1 ? ANSWERED
-							  : PARKED; /* it may come before the one before it */
+		return h->data == (uint32_t)peer->fds + 1 && !peer->data
+			       ? ANSWERED
+			       : PARKED; /* it may come before the one before it */
 	*why = "a data connection out of turn";
 	return COVEY_ERR_PEER;
 }
@@ -260,18 +266,53 @@ static void got_hello(struct cvy_conn *conn, const struct cvy_hello *hello)
 	conn->state = CVY_SHAKE_PROOF;
 }
 
-/* Passes the socket of a proven data connection from frames to the tcp transport. */
+/* As long as the longest packet that the system would send, or @empty. */
+static int trial_send(struct cvy_conn *conn, int empty)
+{
+	static const uint8_t blank[CVY_TRIAL_MAX];
+	int bytes = 0;
+	socklen_t len = sizeof(bytes);
+
+	if (!empty &&
+	    (getsockopt(conn->fd, IPPROTO_TCP, TCP_MAXSEG, &bytes, &len) || bytes < 1 || bytes > CVY_TRIAL_MAX))
+		bytes = CVY_TRIAL_MAX;
+	return shake_send(conn, CVY_WIRE_TRIAL, blank, (size_t)bytes, -1);
+}
+
+/* A proven data connection, which both sides try. The listener begins. */
+static void try_out(struct cvy_conn *conn, struct cvy_peer *peer)
+{
+	conn->peer = peer;
+	peer->data = conn;
+	conn->bound = CVY_TRIAL_MAX;
+	conn->state = CVY_SHAKE_TRIAL;
+	if (!conn->dialer && trial_send(conn, 0))
+		cvy_peer_fail(peer, COVEY_ERR_IO, "the connection closed during the handshake");
+}
+
+/* Passes the socket of a tried data connection from frames to the tcp transport. */
 static void hand_over(struct cvy_conn *conn, struct cvy_peer *peer)
 {
 	int fd = conn->first ? -1 : fcntl(conn->fd, F_DUPFD_CLOEXEC, 0);
 
-	if (conn->peer)
-		peer->data = NULL;
+	peer->data = NULL;
 	cvy_conn_close(conn);
 	if (fd < 0)
 		cvy_peer_fail(peer, COVEY_ERR_IO, "the data connection cannot be taken over");
 	else
 		cvy_peer_data(peer, fd);
+}
+
+static void got_trial(struct cvy_conn *conn)
+{
+	struct cvy_peer *peer = conn->peer;
+
+	if (conn->state == CVY_SHAKE_TRIAL && trial_send(conn, !conn->dialer))
+		cvy_peer_fail(peer, COVEY_ERR_IO, "the connection closed during the handshake");
+	else if (conn->state == CVY_SHAKE_TRIAL && conn->dialer)
+		conn->state = CVY_SHAKE_TRIED;
+	else
+		hand_over(conn, peer);
 }
 
 static void proven_dialer(struct cvy_conn *conn)
@@ -284,7 +325,7 @@ static void proven_dialer(struct cvy_conn *conn)
 	}
 	conn->state = CVY_SHAKE_WELCOME;
 	if (conn->mine.data)
-		hand_over(conn, peer);
+		try_out(conn, peer);
 	else
 		peer->nonce = conn->theirs.nonce;
 }
@@ -300,7 +341,7 @@ static void proven_stranger(struct cvy_conn *conn)
 	}
 	stranger_keep(conn);
 	if (conn->theirs.data) {
-		hand_over(conn, peer);
+		try_out(conn, peer);
 		return;
 	}
 	conn->peer = peer;
@@ -371,6 +412,9 @@ static void shake_frame(struct cvy_conn *conn, const struct cvy_wire *head, cons
 	else if (head->type == CVY_WIRE_WELCOME && conn->state == CVY_SHAKE_WELCOME &&
 		 head->bytes == sizeof(struct cvy_welcome))
 		got_welcome(conn, (const struct cvy_welcome *)body);
+	else if (head->type == CVY_WIRE_TRIAL &&
+		 (conn->state == CVY_SHAKE_TRIAL ? head->bytes > 0 : conn->state == CVY_SHAKE_TRIED && !head->bytes))
+		got_trial(conn);
 	else if (head->type == CVY_WIRE_REFUSE && conn->dialer && head->bytes == sizeof(struct refusal))
 		got_refusal(conn, (const struct refusal *)body);
 	else

@@ -15,14 +15,16 @@
 #include "window.h"
 
 #define CVY_WIRE_MAGIC 0x59564f43u /* "COVY" on a little-endian machine: also tells the byte order */
-#define CVY_WIRE_VERSION 4
+#define CVY_WIRE_VERSION 6
 #define CVY_HANDSHAKE_MS 5000 /* from the first byte to LINK_UP, and how long a stranger may wait to be expected */
 #define CVY_STRANGERS 64      /* connections that have not proven their identity */
 #define CVY_STRANGER_LINES 4  /* of the log about them in CVY_STRANGER_LINES_MS: the rest is counted */
 #define CVY_STRANGER_LINES_MS 10000
 #define CVY_QUEUE_BYTES (8u << 20) /* unsent control messages of one link; more: the link is bad */
 #define CVY_SHAKE_MAX 1024	   /* bytes of a message of a stranger */
+#define CVY_TRIAL_MAX 65535	   /* bytes of a trial: of one packet of the path, whatever it takes */
 #define CVY_CAUSE 200
+#define CVY_PATH_HINT ", though short ones do: does each part of the path carry packets of the MTU?"
 #define CVY_TCP_CONNECTIONS_MAX 8
 #define CVY_LISTENERS 4	     /* addresses of one rank that peers on other hosts may dial */
 #define CVY_LISTENER_NAME 64 /* tcp:[ADDRESS]:PORT */
@@ -30,7 +32,15 @@
 #define CVY_CONNECT_MS 1000 /* of one address of several, until it is connected */
 
 /* Types past those of enum cvy_msg_type: the handshake; for RDMA, a request for the key of a region, and the key. */
-enum { CVY_WIRE_HELLO = 100, CVY_WIRE_PROOF, CVY_WIRE_WELCOME, CVY_WIRE_REFUSE, CVY_WIRE_ASK, CVY_WIRE_KEY };
+enum {
+	CVY_WIRE_HELLO = 100,
+	CVY_WIRE_PROOF,
+	CVY_WIRE_WELCOME,
+	CVY_WIRE_REFUSE,
+	CVY_WIRE_ASK,
+	CVY_WIRE_KEY,
+	CVY_WIRE_TRIAL
+};
 
 /* The start of every control message. magic and version keep their place in all versions. */
 struct cvy_wire {
@@ -104,7 +114,15 @@ void cvy_conn_pause(struct cvy_conn *conn, int stopped); /* 1: reads nothing for
 
 /* ---- handshake.c ---- */
 
-enum { CVY_SHAKE_HELLO = 1, CVY_SHAKE_PARKED, CVY_SHAKE_PROOF, CVY_SHAKE_WELCOME, CVY_SHAKE_UP };
+enum {
+	CVY_SHAKE_HELLO = 1,
+	CVY_SHAKE_PARKED,
+	CVY_SHAKE_PROOF,
+	CVY_SHAKE_WELCOME,
+	CVY_SHAKE_UP,
+	CVY_SHAKE_TRIAL,
+	CVY_SHAKE_TRIED
+};
 
 void cvy_shake_dial(struct cvy_conn *conn, struct cvy_peer *peer, int data); /* on a connection that is being opened */
 void cvy_shake_accept(struct cvy_conn *conn);
@@ -182,7 +200,6 @@ struct cvy_mesh {
 	char other_user[CVY_CAUSE]; /* why a caller of this host was refused; empty: none was */
 	uint64_t lines_ns;	    /* since when `lines` were logged about strangers and `unlogged` were not */
 	int lines, unlogged;
-	uint64_t dropped; /* control messages with other ends, or of unknown types */
 	uint64_t link_seq;
 	struct cvy_fault *fault;
 	struct cvy_rdma *rdma; /* NULL: no device */

@@ -9,7 +9,6 @@
 #include "queues.h"
 
 #define CVY_PAGE 4096u
-#define CVY_PAIR_MTU IBV_MTU_4096
 #define CVY_PAIR_READS 4 /* adds under way at the far end */
 #define CVY_PAIR_HOPS 64
 

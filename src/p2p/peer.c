@@ -500,8 +500,7 @@ void cvy_peer_frame(struct cvy_conn *conn, const struct cvy_wire *head, const ui
 		return;
 	}
 	if (head->src != peer->rank || head->src_inc != peer->inc || head->dst != mesh->id.rank ||
-	    head->dst_inc != mesh->id.inc || head->type < CVY_MSG_PING || head->type > CVY_MSG_QUEUE) {
-		mesh->dropped++;
+	    head->dst_inc != mesh->id.inc || head->type < CVY_MSG_PING || head->type > CVY_MSG_PASSED) {
 		cvy_debug("p2p", "dropped a message of type %u from rank %d", (unsigned)head->type, peer->rank);
 		return;
 	}
@@ -549,6 +548,10 @@ static void peer_late(void *ctx)
 
 	peer->timer = NULL; /* it fired */
 	snprintf(why, sizeof(why), "%.150s%sno handshake within 5 seconds", peer->said, peer->said[0] ? "; " : "");
+	if (peer->data && peer->data->state >= CVY_SHAKE_TRIAL) {
+		snprintf(why, sizeof(why), "within 5 seconds no packet of full size came through" CVY_PATH_HINT);
+		cvy_warn("p2p", "link to rank %d: %s", peer->rank, why);
+	}
 	if (peer->early)
 		cvy_peer_fail(peer, COVEY_ERR_IO, peer->early);
 	else if (peer->want == CVY_WANT_DIAL || peer->control)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Commands of a proxy as copies (base/queue_memory.h): the copy engines of this host reach the far end's memory, but no
+ * Commands of a proxy as copies (queue/queue_memory.h): the copy engines of this host reach the far end's memory, but no
  * posting thread may touch it.
  *
  * To start a copy takes longer than to copy a lane's bytes. So commands are held until none has come for a while or

@@ -14,14 +14,16 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include "clock.h"
 #include "process.h"
 #include "queues.h"
+#include "silence.h"
 
 #define FRAMES CVY_PROXY_UNDER_WAY /* under way to the system; power of two */
 #define PIECES 64		   /* of one call of the system */
 #define BUFFER 65536		   /* of the receiver, for heads and short puts */
 #define ACK_EVERY 64		   /* frames, while more are in the buffer */
-#define NO_ANSWER 0x15		   /* status of a queue whose connection ended */
+#define NO_ANSWER 0x15		   /* status of a queue whose connection ended, or carries no data */
 
 struct head {
 	uint32_t op, queue;
@@ -39,9 +41,12 @@ struct cvy_tcp_sender {
 	const uint8_t *data[FRAMES];
 	uint8_t ack[8];
 	size_t ack_bytes;
+	struct cvy_silence silence;
+	uint64_t silence_ns; /* its bound, 0: none */
 };
 
-int cvy_tcp_sender_open(int fd, const void *local, size_t local_bytes, size_t remote_bytes, struct cvy_tcp_sender **out)
+int cvy_tcp_sender_open(int fd, const void *local, size_t local_bytes, size_t remote_bytes, int link_ms,
+			struct cvy_tcp_sender **out)
 {
 	struct cvy_tcp_sender *s = calloc(1, sizeof(*s));
 
@@ -51,6 +56,7 @@ int cvy_tcp_sender_open(int fd, const void *local, size_t local_bytes, size_t re
 	s->local = local;
 	s->local_bytes = local_bytes;
 	s->remote_bytes = remote_bytes;
+	s->silence_ns = link_ms > 0 ? (uint64_t)link_ms * CVY_MS : 0;
 	*out = s;
 	return 0;
 }
@@ -143,6 +149,8 @@ static uint64_t sender_done(void *ctx, uint64_t *status)
 			s->done = count;
 	}
 	if (n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK))
+		s->status = NO_ANSWER;
+	if (s->silence_ns && s->done != s->posted && cvy_silent(&s->silence, s->fd, cvy_now_ns(), s->silence_ns))
 		s->status = NO_ANSWER;
 	*status = s->status;
 	return s->done;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The host's side of base/queue.h: makes queues, connects them, reports their errors. A *NIC* is an opened mlx5
+ * The host's side of queue/queue.h: makes queues, connects them, reports their errors. A *NIC* is an opened mlx5
  * adapter. A *pair* is a send queue of this rank to one other, with its completions. *Bells* is a thread that copies
  * doorbells for posters that cannot reach the register. A *proxy* is a thread that takes ring commands and posts them
  * on something else: an adapter, a socket, copies. Nothing here needs CUDA: functions of the caller make memory
@@ -139,7 +139,8 @@ void cvy_proxy_pair_link(struct cvy_queue *queue, struct cvy_proxy_link *link);
  */
 struct cvy_tcp_sender;
 struct cvy_tcp_receiver;
-int cvy_tcp_sender_open(int fd, const void *local, size_t local_bytes, size_t remote_bytes,
+/* A path that carries no data of it for @link_ms (-1: however long) breaks it. */
+int cvy_tcp_sender_open(int fd, const void *local, size_t local_bytes, size_t remote_bytes, int link_ms,
 			struct cvy_tcp_sender **out);
 void cvy_tcp_sender_link(struct cvy_tcp_sender *sender, struct cvy_proxy_link *link);
 void cvy_tcp_sender_close(struct cvy_tcp_sender *sender); /* after the proxy has released the link */

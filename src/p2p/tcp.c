@@ -7,8 +7,11 @@
  * reader of the fence takes nothing more from the first stream until these bytes are in the mirror.
  */
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 
+#include "clock.h"
+#include "log.h"
 #include "tcp_stream.h"
 
 #define STRIPE_MIN ((size_t)64 << 10) /* puts below it take one stream */
@@ -177,11 +180,31 @@ static int read_all(struct cvy_link *link)
 	return moved;
 }
 
+/* A path may carry the short packets of PINGs and not those of data. Then the link is lost, as if it were cut. */
+static int silent(struct cvy_link *link)
+{
+	struct tcp *tcp = link->state;
+	int ms = link->mesh->link_ms;
+	uint64_t now = ms > 0 ? cvy_now_ns() : 0;
+	char why[CVY_CAUSE];
+
+	for (int i = 0; ms > 0 && i < tcp->streams; i++) {
+		if (!cvy_silent(&tcp->stream[i]->silence, tcp->stream[i]->fd, now, (uint64_t)ms * CVY_MS))
+			continue;
+		snprintf(why, sizeof(why), "for %d ms (link_ms) no packet of data came through" CVY_PATH_HINT, ms);
+		cvy_warn("p2p", "link to rank %d: %s", link->rank, why);
+		return lost(link, why);
+	}
+	return 0;
+}
+
 static int tcp_poll(struct cvy_link *link)
 {
 	const struct tcp *tcp = link->state;
 	int out = tcp->streams ? flush(link) : COVEY_ERR_PEER, in = out < 0 ? out : read_all(link);
 
+	if (!out && !in)
+		in = silent(link);
 	return in < 0 ? COVEY_ERR_PEER : out | in;
 }
 

@@ -7,6 +7,7 @@
 #define CVY_TCP_STREAM_H
 
 #include "mesh.h"
+#include "silence.h"
 
 #define CVY_STREAM_QUEUE 4096	  /* entries that wait for the socket of the first stream; more: COVEY_ERR_AGAIN */
 #define CVY_STREAM_QUEUE_MORE 256 /* and of each other stream, which carries only parts of large puts */
@@ -39,6 +40,7 @@ struct cvy_stream {
 	uint64_t put, got;		/* bytes of all puts: queued here, stored in the mirror */
 	int held;			/* a fence: what follows waits for the other streams */
 	int others;			/* number of other streams */
+	struct cvy_silence silence;
 	uint64_t await[CVY_TCP_CONNECTIONS_MAX - 1];
 	uint8_t stage[CVY_STREAM_STAGE];
 	struct cvy_entry ring[];

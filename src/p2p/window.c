@@ -92,7 +92,7 @@ static int window_create(struct cvy_window *window, int max_ranks, struct cvy_er
 		return cvy_fail(box, COVEY_ERR_NOMEM, -1, 0, "window of %zu bytes: %s%s", l->window_bytes,
 				strerror(errno), cvy_process_hint(errno, why, sizeof(why)));
 	/* Page and slots will be used: better no room at once than SIGBUS later. The heap is touched as used. */
-	err = posix_fallocate(window->fd, 0, (off_t)l->heap);
+	err = cvy_file_reserve(window->fd, l->heap);
 	if (err)
 		return cvy_fail(box, COVEY_ERR_NOMEM, -1, 0, "%zu bytes of shared memory for slots: %s", l->heap,
 				strerror(err));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* covey's side of the benchmark, every operation: see bench.h. Started by ep-run, default settings. */
 #include "bench.h"
-#include "covey.h"
+#include "covey_ep.h"
 
 #define EP_EXPERTS 8
 #define EP_TOP_K 2

@@ -164,11 +164,11 @@ def check_rules(path, metrics, commands):
         for command in said_commands(text):
             if command not in commands:
                 yield f"{name}: ep-admin has no command {command}"
-        for page in re.findall(r"docs/\w+\.md", text):
+        for page in re.findall(r"docs/[\w/-]+\.md", text):
             if not (path.parents[2] / page).exists():
                 yield f"{name}: there is no {page}"
         for variable in re.findall(r"COVEY_[A-Z_]+", text):
-            if f"`{variable}`" not in (path.parents[2] / "docs/environment.md").read_text():
+            if f"`{variable}`" not in (path.parents[2] / "docs/reference/environment.md").read_text():
                 yield f"{name}: there is no {variable}"
 
 

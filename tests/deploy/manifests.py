@@ -36,7 +36,7 @@ def documents(path):
 class Checker:
     def __init__(self, source, admin):
         self.source, self.folder, self.wrong = source, source / "deploy/kubernetes", []
-        page = (source / "docs/environment.md").read_text()
+        page = (source / "docs/reference/environment.md").read_text()
         self.variables = set(re.findall(r"^\|.*?`(COVEY_[A-Z_]+)` \|", page, re.M))
         told = subprocess.run([admin, "--help"], check=True, capture_output=True, text=True).stdout
         self.commands = set(re.findall(r"^  ([a-z]+) ", told, re.M))

@@ -7,6 +7,7 @@
  */
 #include "clock.h"
 #include "engine_state.h"
+#include "repair.h"
 #include "window.h"
 #include "algo.h"
 #include "fuzz.h"
@@ -15,14 +16,6 @@
 #define CALLS 16
 #define FLOATS 3000 /* of the largest call: several ticks */
 #define GUARD 64
-
-struct give { /* as in repair.c */
-	uint64_t seq, ticks, tick;
-	int32_t status, size;
-	uint32_t epoch, sig, bytes, words;
-	int32_t root;
-	uint32_t zero;
-};
 
 struct buffer {
 	float in[FLOATS], out[2 * FLOATS];
@@ -163,9 +156,9 @@ static void change(uint8_t *bytes, size_t n)
 
 static void message(void)
 {
-	static uint64_t body[(sizeof(struct give) + 8 * CVY_MASK_WORDS + 65536) / 8];
+	static uint64_t body[(sizeof(struct cvy_give) + 8 * CVY_MASK_WORDS + 65536) / 8];
 	struct cvy_msg msg = { .rank = 1, .inc = 2, .epoch = f.view->epoch, .body = body };
-	struct give give = { .seq = f.pulled, .ticks = 1, .size = 2, .epoch = 1, .words = 1 };
+	struct cvy_give give = { .seq = f.pulled, .ticks = 1, .size = 2, .epoch = 1, .words = 1 };
 	uint8_t kind = fuzz_byte(&f.in);
 	uint64_t words[4] = { f.engine->done + kind % 4, 0 };
 

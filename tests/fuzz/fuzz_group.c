@@ -120,10 +120,9 @@ static void on_stop(void *ctx, int err)
 	fuzz_check(err < 0);
 }
 
-static uint64_t progress(void *ctx, uint64_t *floor_tick, int *waiting)
+static uint64_t progress(void *ctx, int *waiting)
 {
 	(void)ctx;
-	*floor_tick = 0;
 	*waiting = 0;
 	return 0;
 }
@@ -134,10 +133,9 @@ static int retired(void *ctx)
 	return 1;
 }
 
-static void peer_progress(void *ctx, int rank, uint64_t done, uint64_t floor_tick)
+static void peer_progress(void *ctx, int rank, uint64_t done)
 {
 	(void)done;
-	(void)floor_tick;
 	on_expect(ctx, rank, 1);
 }
 

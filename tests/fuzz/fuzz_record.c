@@ -60,7 +60,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		cvy_record_set(&record, "epoch", "7");
 		if (!cvy_record_copy(&copy, &record))
 			cvy_record_activate(&copy);
-		cvy_record_drop(&copy, "m:");
 	}
 	cvy_record_clear(&record);
 	cvy_record_clear(&copy);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "../suite.h"
 #include "wire_oracle.h"
 
 static uint32_t state;
@@ -123,14 +124,9 @@ int oracle_run(const char *name, const struct oracle_test *tests, size_t n)
 {
 	Suite *suite = suite_create(name);
 	TCase *tc = tcase_create("wire");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
 	for (size_t i = 0; i < n; i++)
 		tcase_add_loop_test(tc, tests[i].test, 0, tests[i].seeds ? tests[i].seeds : 1);
 	suite_add_tcase(suite, tc);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(suite);
 }

@@ -6,7 +6,7 @@
 #ifndef DRIVER_CUH
 #define DRIVER_CUH
 
-#include <covey.h>
+#include <covey_device.h>
 #include <cuda_runtime.h>
 #include <pthread.h>
 #include <signal.h>
@@ -20,7 +20,7 @@ static struct covey_group *group;
 static int rank, size, replacement, failures, kill_rank = -1;
 static long kill_step = -1, steps;
 static struct {
-	long step, whole, extended; /* what joiners get: all end at the same step */
+	long step, whole, extended, again; /* what joiners get: all end at the same step */
 } state;
 static cudaStream_t stream;
 static cudaGraphExec_t graph; /* captured once */

@@ -53,7 +53,7 @@ static struct setup random_setup(void)
 	s.shape.tokens = 1 + (int)below(s.shape.hidden > 1000 ? 40 : 130);
 	s.shape.top_k = 1 + (int)below(below(4) ? 8 : 32);
 	s.shape.experts = n + (int)below(below(3) ? 24 : 8);
-	s.shape.code = (int)below(4);
+	s.shape.code = (int)below(CVY_EP_INT8_BY_8);
 	s.shape.back = below(3) ? CVY_EP_AS_IS : CVY_EP_INT8_BY_8;
 	s.shape.per_rank = (int)below(2);
 	s.shape.once = below(3) == 0;
@@ -70,8 +70,8 @@ static struct setup random_setup(void)
 	       room_bytes / 2)
 		s.shape.tokens = (s.shape.tokens + 1) / 2;
 	owners(&s, (int)below(3));
-	s.smooth = s.shape.code > CVY_EP_E4M3 && !s.shape.once && below(2);
-	s.given = s.shape.code == CVY_EP_E4M3 ? (uint32_t)below(1u << n) : 0;
+	s.smooth = cvy_ep_in_ints(s.shape.code) && !s.shape.once && below(2);
+	s.given = cvy_ep_in_e4m3(s.shape.code) ? (uint32_t)below(1u << n) : 0;
 	s.wide = (uint32_t)below(1u << n);
 	s.fp16 = (int)below(2);
 	s.odd = below(4) == 0;
@@ -162,7 +162,7 @@ static void corners(void)
 			s.shape.code = s.split + 2 * (int)(i & 1); /* as they are and e4m3, or int8 and int4 */
 			s.shape.back = i / 2 & 1 ? CVY_EP_INT8_BY_8 : CVY_EP_AS_IS;
 			s.fp16 = s.shape.once ^ s.split;
-			s.smooth = s.shape.code > CVY_EP_E4M3 && !s.shape.once && i & 2;
+			s.smooth = cvy_ep_in_ints(s.shape.code) && !s.shape.once && i & 2;
 			s.lanes = 4;
 			s.wide = all[i].wide ? mask : 0;
 			s.masked = way & 2 ? mask : 0;
@@ -187,7 +187,7 @@ static void one_hidden(int hidden, int way)
 	s.shape.tokens = 3;
 	s.shape.top_k = 2;
 	s.shape.experts = 2 * n + 1;
-	s.shape.code = (way + hidden / 512) % 4;
+	s.shape.code = (way + hidden / 512) % CVY_EP_INT8_BY_8;
 	s.shape.back = hidden / 1024 & 1 ? CVY_EP_INT8_BY_8 : CVY_EP_AS_IS;
 	s.shape.once = way >> 1 & 1;
 	s.shape.per_rank = s.split = way >> 2;
@@ -454,8 +454,7 @@ static struct setup random_hops(void)
 	s.shape.once = s.shape.hops = 1;
 	s.shape.close = s.smooth = s.scaled = 0;
 	s.shape.back = CVY_EP_AS_IS;
-	s.shape.code %= 2;
-	s.given = s.shape.code == CVY_EP_E4M3 ? s.given : 0;
+	s.shape.code = cvy_ep_in_ints(s.shape.code) ? CVY_EP_AS_IS : s.shape.code;
 	return s;
 }
 

@@ -5,6 +5,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include "covey_ep.h"
 
 #ifdef __cplusplus
 extern "C" {

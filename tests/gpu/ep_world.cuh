@@ -452,6 +452,23 @@ static inline void launch_outputs(const struct setup *s, int r, const struct cvy
 		OK(ranks[r].gpu, cvy_gpu_ep_ops.outputs(ranks[r].gpu, &o, (struct CUstream_st *)ranks[r].stream));
 }
 
+/* Has a row come? Of a dispatch that was not compared: it may. */
+static inline int rows_came(int r)
+{
+	const int32_t *count = (const int32_t *)host_at(r, COUNT);
+
+	for (int e = 0; e < side[r].el; e++)
+		if (count[e])
+			return 1;
+	return 0;
+}
+
+/* A buffer of no bytes is NULL. */
+static inline uint8_t *if_any(int n, int r, int which)
+{
+	return n ? device_at(r, which) : NULL;
+}
+
 static inline void launch_ep(const struct setup *s, int r, int kind, int phases)
 {
 	struct cvy_ep_args a = {};
@@ -477,18 +494,18 @@ static inline void launch_ep(const struct setup *s, int r, int kind, int phases)
 	a.recv_experts = (int32_t *)device_at(r, NAMED);
 	a.recv_weights = (float *)device_at(r, NAMED_WEIGHTS);
 	a.phases = phases;
-	a.x = device_at(r, X);
+	a.x = if_any(a.num_tokens, r, X);
 	a.smooth = s->smooth ? (float *)device_at(r, SMOOTH) : NULL;
 	if (s->wide >> r & 1)
-		a.ids64 = (int64_t *)device_at(r, IDS64);
+		a.ids64 = (int64_t *)if_any(a.num_tokens, r, IDS64);
 	else
-		a.ids = (int32_t *)device_at(r, IDS);
-	a.weights = (float *)device_at(r, WEIGHTS);
-	a.packed = device_at(r, PACKED);
-	a.scales = (float *)device_at(r, SCALES);
-	a.count = (int32_t *)device_at(r, COUNT);
-	a.src_info = (int32_t *)device_at(r, SRC);
-	a.range = (int64_t *)device_at(r, RANGE);
+		a.ids = (int32_t *)if_any(a.num_tokens, r, IDS);
+	a.weights = (float *)if_any(a.num_tokens, r, WEIGHTS);
+	a.packed = if_any(a.el, r, PACKED);
+	a.scales = (float *)if_any(a.el, r, SCALES);
+	a.count = (int32_t *)if_any(a.el, r, COUNT);
+	a.src_info = (int32_t *)if_any(a.el, r, SRC);
+	a.range = (int64_t *)if_any(a.el, r, RANGE);
 	a.lost = (cvy_ranks *)route_at;
 	a.route = (int32_t *)(route_at + CVY_EP_ROUTE_HEAD);
 	a.route_weights = (float *)(a.route + items);
@@ -511,8 +528,8 @@ static inline void launch_ep(const struct setup *s, int r, int kind, int phases)
 		if (s->shape.close && a.el > a.top_k) /* as the library */
 			a.el = a.top_k;
 		a.expert_scale = s->scaled ? (float *)device_at(r, EXPERT_SCALE) : NULL;
-		a.y = device_at(r, Y);
-		a.out = device_at(r, OUT);
+		a.y = if_any(rows_came(r), r, Y);
+		a.out = if_any(a.num_tokens, r, OUT);
 	}
 	if (kind == CVY_GPU_DISPATCH && phases & CVY_EP_RECV && a.arrived)
 		CUDA(cudaMemsetAsync(a.arrived, 0, side[r].part[ARRIVED].bytes, ranks[r].stream));

@@ -7,11 +7,18 @@
  *
  *	ep-run -n 2 --restart on-failure -- ./gpu-group --kill 1@20 --steps 50
  *
- * `--hops 1`: steps of nothing but broadcasts in two hops, of the first and of the last rank, so that is where it dies.
+ * `--hops 1`: steps of nothing but broadcasts and reduces in two rounds, of the first and of the last rank, so that is
+ * where it dies.
  * `--aside 1`: of nothing but exchanges in place.
  * `--levels 1`: of nothing but operations that go in two levels between hosts: allreduce alone, in place and in the graph,
  * allgather, and broadcast.
+ * `--again RANK`: the first time that the group is whole again, that rank dies while its device takes the newcomer in.
+ * `--shy N`: the first N that come to take a place leave as soon as they are connected, before they are let in.
+ * `--refuse 1`: calls that devices do not take come first.
  */
+#include <covey_admin.h>
+#include <covey_device.h>
+#include <covey_ep.h>
 #include <time.h>
 
 #include "driver.cuh"
@@ -23,13 +30,12 @@
 #define LARGE 300001
 #endif
 #define GRAPH_OPS 10
-#define ASIDES 20		/* of a step */
-#define LEVELS 262147		/* more than CVY_GPU_LEVELS of bytes */
-#define LEVELS_IN_PLACE 1000003 /* and of more than one step in one shot */
-#define LEVELS_GATHER 66001	/* more than CVY_GPU_LEVELS_GATHER of bytes */
-#define HOPS 135000		/* more than CVY_GPU_TWO_HOP of bytes, and no whole number of pieces */
+#define ASIDES 20	    /* of a step */
+#define LEVELS 1000003	    /* of several steps */
+#define LEVELS_GATHER 66001 /* more than CVY_GPU_LEVELS_GATHER of bytes */
+#define HOPS 135000	    /* more than CVY_GPU_TWO_HOP of bytes, and no whole number of pieces */
 
-static int *host, *send, *recv, only_hops, only_aside, only_levels;
+static int *host, *send, *recv, only_hops, only_aside, only_levels, again = -1, shy, refuse;
 static uint64_t losses;
 static double worst_ms;
 
@@ -286,6 +292,61 @@ static void many_works(void)
 	covey_work_free(work[0]);
 }
 
+static void refused(const char *what, int err, int want, const char *cause)
+{
+	struct covey_error_info info;
+
+	covey_last_error(group, &info);
+	checks++;
+	if (err != want || !strstr(info.cause, cause))
+		wrong(what, err, want);
+}
+
+/* A handle may be one for host memory alone: its first call on the device says why. */
+static void no_dispatch(const struct covey_ep_config *config, int timeout_ms, int32_t *active, const char *cause)
+{
+	struct covey_dispatch_args args = COVEY_DISPATCH_INIT;
+	struct covey_ep *ep;
+
+	must(covey_ep_create(group, config, &ep), "covey_ep_create");
+	args.num_tokens = 1;
+	args.x = args.packed_x = args.route = recv;
+	args.packed_scales = (float *)recv;
+	args.experts = args.count = args.src_info = args.recv_experts = (int32_t *)recv;
+	args.range = (int64_t *)recv;
+	args.weights = args.recv_weights = (float *)recv;
+	args.timeout_ms = timeout_ms;
+	args.active_ranks = active;
+	refused("dispatch", covey_dispatch(ep, &args, STREAM, NULL), COVEY_ERR_UNSUPPORTED, cause);
+	covey_ep_destroy(ep);
+}
+
+static void refusals(void)
+{
+	struct covey_ep_config config = COVEY_EP_CONFIG_INIT;
+
+	refused("a stream with memory of the host",
+		covey_allreduce(host, host, 1, COVEY_INT32, COVEY_SUM, group, STREAM, NULL), COVEY_ERR_INVAL, "");
+	refused("no stream with memory of the device",
+		covey_allreduce(send, recv, 1, COVEY_INT32, COVEY_SUM, group, NULL, NULL), COVEY_ERR_INVAL, "");
+	refused("one buffer of the host", covey_allreduce(send, host, 1, COVEY_INT32, COVEY_SUM, group, STREAM, NULL),
+		COVEY_ERR_INVAL, "");
+	config.max_tokens = COVEY_DEVICE_MAX_TOKENS + 1;
+	config.hidden = 8;
+	config.top_k = 1;
+	config.experts = 2;
+	no_dispatch(&config, -1, NULL, "max_tokens: 16385, at most 16384");
+	config.max_tokens = 4;
+	config.preset = COVEY_EP_HT;
+	no_dispatch(&config, 7, NULL, "one of 7 ms");
+	no_dispatch(&config, -1, (int32_t *)send, "active_ranks");
+	config.rows = COVEY_EP_ROWS_INT8;
+	no_dispatch(&config, -1, NULL, "rows or results of integers");
+	config.rows = COVEY_EP_ROWS_BF16;
+	config.combine_rows = COVEY_EP_BACK_INT8;
+	no_dispatch(&config, -1, NULL, "rows or results of integers");
+}
+
 static void broadcast(int root, size_t count)
 {
 	struct covey_device_outcome o;
@@ -298,6 +359,17 @@ static void broadcast(int root, size_t count)
 	take(count, recv);
 	for (size_t i = 0; i < count; i++)
 		expect("broadcast", i, host[i], number(root, i), o.mask);
+}
+
+static void reduce(int root, size_t count)
+{
+	struct covey_device_outcome o;
+
+	fill(count);
+	must(covey_reduce(send, recv, count, COVEY_INT32, COVEY_SUM, root, group, STREAM, NULL), "reduce");
+	o = outcome("reduce", 0);
+	if (rank == root)
+		check_sums("reduce", count, recv, o);
 }
 
 static void reduce_scatter(void)
@@ -345,6 +417,8 @@ static void one_step(uint64_t members)
 	if (only_hops) {
 		broadcast(__builtin_ctzll(members), HOPS);
 		broadcast(63 - __builtin_clzll(members), HOPS);
+		reduce(__builtin_ctzll(members), HOPS);
+		reduce(63 - __builtin_clzll(members), HOPS);
 		return;
 	}
 	for (int i = 0; only_aside && i < ASIDES; i++) {
@@ -355,7 +429,7 @@ static void one_step(uint64_t members)
 		return;
 	if (only_levels) {
 		allreduce("large allreduce", LEVELS, 0);
-		allreduce("large allreduce in place", LEVELS_IN_PLACE, 1);
+		allreduce("large allreduce in place", LEVELS, 1);
 		allgather(LEVELS_GATHER);
 		broadcast(__builtin_ctzll(members), HOPS);
 		broadcast(63 - __builtin_clzll(members), HOPS);
@@ -375,7 +449,7 @@ static void one_step(uint64_t members)
 	reduce_scatter();
 	barrier();
 	if (state.step % 5 == 0)
-		allreduce("large allreduce", LARGE, 0);
+		allreduce("large allreduce, in place on some ranks", LARGE, rank % 2);
 	replay();
 }
 
@@ -387,6 +461,30 @@ static void own_option(const char *name, const char *value)
 		only_aside = atoi(value);
 	else if (!strcmp(name, "--levels"))
 		only_levels = atoi(value);
+	else if (!strcmp(name, "--again"))
+		again = atoi(value);
+	else if (!strcmp(name, "--shy"))
+		shy = atoi(value);
+	else if (!strcmp(name, "--refuse"))
+		refuse = atoi(value);
+}
+
+/* Of those that come for a place, the first leave without it. */
+static void go_if_shy(void)
+{
+	struct covey_view view;
+
+	must(covey_view(group, &view), "view");
+	if (replacement && shy && view.incarnation <= (uint64_t)(world() + shy))
+		_exit(1);
+}
+
+static void die_again(const struct covey_result *result)
+{
+	static const unsigned moments[2] = { 0, 400 };
+
+	if (covey_mask_count(&result->mask) == world() && result->epoch > 1 && !state.again++ && rank == again)
+		die_soon(moments);
 }
 
 /* What covey_explain() says of hosts. */
@@ -407,14 +505,18 @@ int main(int argc, char **argv)
 	steps = 50;
 	options(argc, argv, own_option);
 	start();
+	go_if_shy();
 	CUDA(cudaMalloc(&send, ROOM));
 	CUDA(cudaMalloc(&recv, ROOM));
 	host = (int *)malloc(ROOM);
+	if (refuse)
+		refusals();
 	for (;; state.step++) {
 		must(state.step % 2 ? covey_admit_async(group, &state, sizeof(state), STREAM, &result)
 				    : covey_admit(group, &state, sizeof(state), &result),
 		     "admit");
 		size = result.size;
+		die_again(&result);
 		if (!graph)
 			capture();
 		one_step(result.mask.word[0]);

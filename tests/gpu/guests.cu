@@ -107,7 +107,7 @@ static __global__ void meet(const __grid_constant__ struct covey_device_peers to
 		says->mask = visit.mask;
 		says->epoch = visit.epoch;
 		atomicAdd(&says->again, again);
-		covey_leave(&to);
+		covey_exit(&to);
 	}
 }
 

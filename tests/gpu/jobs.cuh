@@ -91,7 +91,7 @@ static void put(uint8_t *at, int dtype, size_t i, double v)
 
 static inline int has_root(int kind)
 {
-	return cvy_gpu_is_broadcast(kind) || kind == CVY_GPU_REDUCE || kind == CVY_GPU_GATHER ||
+	return cvy_gpu_is_broadcast(kind) || cvy_gpu_is_reduce(kind) || kind == CVY_GPU_GATHER ||
 	       kind == CVY_GPU_SCATTER;
 }
 
@@ -121,7 +121,6 @@ static int may_levels(const struct job *j)
 	call.lanes = j->lanes;
 	call.threads = j->threads;
 	call.rows = j->rows;
-	call.in_place = j->in_place;
 	call.bytes = j->count * elem_of(j->dtype);
 	cvy_gpu_derive(&call);
 	return width && cvy_gpu_can_levels(&call);
@@ -212,6 +211,7 @@ static void expect(const struct job *j, int r, uint32_t members, uint8_t *want)
 				v = folded(j, members, i);
 				break;
 			case CVY_GPU_REDUCE:
+			case CVY_GPU_REDUCE_TWO_SHOT:
 				if (r != j->root)
 					return;
 				v = folded(j, members, i);
@@ -252,7 +252,7 @@ static void compare(const struct job *j, int r, uint32_t members, const char *wh
 	CUDA(cudaSetDevice(ranks[r].device));
 	CUDA(cudaMemcpy(got, recv_at(j, r) - pad, pad + bytes + CANARY, cudaMemcpyDeviceToHost));
 	expect(j, r, members, want);
-	if (j->in_place && j->kind == CVY_GPU_REDUCE && r != j->root)
+	if (j->in_place && cvy_gpu_is_reduce(j->kind) && r != j->root)
 		return;
 	for (size_t i = 0; i < bytes; i++) {
 		if (got[pad + i] != want[i]) {
@@ -265,7 +265,7 @@ static void compare(const struct job *j, int r, uint32_t members, const char *wh
 			return;
 		}
 	}
-	for (size_t i = 0; i < CANARY && !j->in_place; i++) {
+	for (size_t i = 0; i < CANARY && !in_place_on(j, r); i++) {
 		if (got[i] != 0xc5 || got[pad + bytes + i] != 0xc5) {
 			fprintf(stderr, "%s: kind %d type %d count %zu rank %d: a canary died\n", what, j->kind,
 				j->dtype, j->count, r);

@@ -41,9 +41,10 @@ static void healthy(void)
 				j.rows = shape[2];
 				j.shift = k % 7 == 0 ? 3 * elem_of(j.dtype) : 0;
 				j.root = has_root(kind) ? (int)(k % (unsigned)n) : -1;
-				j.in_place =
-					k % 4 == 3 && (kind == CVY_GPU_ALLREDUCE ||
-						       kind == CVY_GPU_ALLREDUCE_TWO_SHOT || kind == CVY_GPU_REDUCE);
+				if (kind == CVY_GPU_ALLREDUCE || kind == CVY_GPU_ALLREDUCE_TWO_SHOT)
+					j.in_place = k % 4 < 2 ? 0 : k % 4 == 2 ? ODD_IN_PLACE : 1;
+				else
+					j.in_place = k % 4 == 3 && cvy_gpu_is_reduce(kind);
 				fit(&j);
 				run(&j);
 			}
@@ -144,8 +145,8 @@ static void grown(void)
 	}
 }
 
-/* Lines that @from has pushed to the others in the last operation, which was of one step, in one of the rounds. */
-static unsigned lines_pushed(const struct job *j, int from, int round)
+/* Lines that @from has pushed to the others in the last operation, in one of the rounds of its last step or one @before. */
+static unsigned lines_pushed(const struct job *j, int from, int round, uint32_t before = 0)
 {
 	uint64_t packets[2048][2];
 	const unsigned here = (unsigned)(j->rows * j->threads);
@@ -157,7 +158,7 @@ static unsigned lines_pushed(const struct job *j, int from, int round)
 			continue;
 		OK(ranks[to].gpu, ops->counters(ranks[to].gpu, &c, 1));
 		for (int lane = 0; lane < j->lanes; lane++) {
-			const uint32_t count = c.lane[lane].count;
+			const uint32_t count = c.lane[lane].count - before;
 
 			OK(ranks[to].gpu,
 			   ops->read(ranks[to].gpu, from, (int)(ranks[to].in >> (2 * from) & 3),
@@ -208,6 +209,33 @@ static void hops(void)
 	}
 }
 
+/* The root of a reduce hears of each word once, in two shots. In the last step of two all have the results, too. */
+static void heard_once(void)
+{
+	struct job j = {
+		CVY_GPU_REDUCE_TWO_SHOT, CVY_GPU_LINE, COVEY_INT64, COVEY_SUM, 0, 4, 64, 4, 0, 0, 0, 0, 0, 0, 0
+	};
+	const unsigned shard = 4 * 256 / 8; /* lines of a step */
+	const unsigned others = (unsigned)(n - 1);
+
+	j.count = 2 * 15 * (size_t)shard * others;
+	for (j.root = 0; j.root < n; j.root++) {
+		const int owner = (j.root + 1) % n;
+
+		run(&j);
+		checks++;
+		if ((lines_pushed(&j, j.root, 0, 1) != shard * others ||
+		     lines_pushed(&j, owner, 0, 1) != shard * (others - 1) || lines_pushed(&j, owner, 1, 1) != shard ||
+		     lines_pushed(&j, owner, 1) != shard * others || lines_pushed(&j, j.root, 1)) &&
+		    ++failures)
+			fprintf(stderr,
+				"reduce to rank %d: the root pushes %u lines in a step, another %u, and %u of "
+				"results\n",
+				j.root, lines_pushed(&j, j.root, 0, 1), lines_pushed(&j, owner, 0, 1),
+				lines_pushed(&j, owner, 1, 1));
+	}
+}
+
 /* Large blocks in registered memory: of all ranks, and of all but one. */
 static void registered(void)
 {
@@ -219,7 +247,8 @@ static void registered(void)
 
 	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
 		for (int all = 0; all < 2; all++) {
-			for (int in_place = 0; in_place < (kinds[i] == CVY_GPU_ALLREDUCE ? 2 : 1); in_place++, k++) {
+			for (int in_place = 0; in_place <= (kinds[i] <= CVY_GPU_ALLREDUCE_TWO_SHOT ? ODD_IN_PLACE : 0);
+			     in_place++, k++) {
 				struct job j = {};
 
 				j.kind = kinds[i];
@@ -493,7 +522,7 @@ static void numbers_past_words(void)
 				fprintf(stderr, "operation %llu: rank %d ends with %d\n",
 					(unsigned long long)(finished(r) - 1), r, status_of(r).status);
 	}
-	for (int in_place = 0; in_place < 2; in_place++) {
+	for (int in_place = 0; in_place <= ODD_IN_PLACE; in_place++) {
 		leap((2 + (uint64_t)in_place) * round - 1);
 		removed(CVY_GPU_ALLREDUCE, 1500, CVY_GPU_LINE, in_place, 0);
 	}
@@ -535,6 +564,8 @@ int main(int argc, char **argv)
 	parts();
 	grown();
 	hops();
+	if (n > 2)
+		heard_once();
 	registered();
 	uneven();
 	lied_to(10);
@@ -544,8 +575,8 @@ int main(int argc, char **argv)
 		return failures != 0;
 	for (int kind = 0; kind <= CVY_GPU_ALLTOALL; kind++)
 		for (int packet = 0; packet < 2; packet++)
-			for (int in_place = 0; in_place < 2; in_place++)
-				if (!in_place || kind == CVY_GPU_ALLREDUCE)
+			for (int in_place = 0; in_place <= ODD_IN_PLACE; in_place++)
+				if (!in_place || kind <= CVY_GPU_ALLREDUCE_TWO_SHOT)
 					removed(kind, 1500, packet, in_place, 0);
 	for (int kind = 0; kind <= CVY_GPU_ALLTOALL; kind++)
 		removed(kind, every > 1 ? 1 << 12 : 1 << 18, CVY_GPU_LINE, 0, 1);
@@ -558,13 +589,19 @@ int main(int argc, char **argv)
 	removed(CVY_GPU_BROADCAST_TWO_HOP, every > 1 ? 1 << 12 : 1 << 18, CVY_GPU_LINE, 0, 1);
 	interruptions(CVY_GPU_BROADCAST_TWO_HOP, 0);
 	interruptions(CVY_GPU_BROADCAST_TWO_HOP, n - 1);
+	for (int in_place = 0; in_place <= ODD_IN_PLACE; in_place++)
+		removed(CVY_GPU_REDUCE_TWO_SHOT, 1500, CVY_GPU_LINE, in_place, 0);
+	removed(CVY_GPU_REDUCE_TWO_SHOT, 15000, CVY_GPU_LINE, 0, 0);
+	for (int root = 0; root < n; root++)
+		interruptions(CVY_GPU_REDUCE_TWO_SHOT, root);
 	numbers_past_words();
 	for (int kind = CVY_GPU_ALLREDUCE; kind <= CVY_GPU_ALLREDUCE_TWO_SHOT; kind++)
 		completed_without(kind);
 	for (int kind = CVY_GPU_ALLREDUCE; kind <= CVY_GPU_ALLREDUCE_TWO_SHOT; kind++)
 		thin_end(kind);
-	if (n > 2)
-		passed_on_by_one();
+	for (int kind = CVY_GPU_BROADCAST_TWO_HOP; n > 2 && kind <= CVY_GPU_REDUCE_TWO_SHOT; kind++)
+		if (cvy_gpu_has_rounds(kind))
+			passed_on_by_one(kind);
 	read_by_one(CVY_GPU_ALLGATHER, 0, 0);
 	read_by_one(CVY_GPU_ALLREDUCE, 1, 1);
 	posted_by_one();

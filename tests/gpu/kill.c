@@ -8,9 +8,9 @@
  * queued: it must find that it was left out, and what it stores must change nothing. --extend: when all is done one
  * more process comes in, for which nobody left.
  *
- * Plain C over the table for tools (kernels/tool.h), so it runs on devices and on the device that is none.
+ * Plain C over the table for tools (kernels/tool/tool.h), so it runs on devices and on the device that is none.
  */
-#include <covey.h>
+#include <covey_device.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -236,7 +236,7 @@ static void start(void)
 	void *at;
 
 	must(covey_join(NULL, &group), "join");
-	tool = cvy_gpu_tool_find(0);
+	tool = cvy_gpu_tool_find();
 	if (!tool)
 		exit(1);
 	must(tool->use(device), "the device");

@@ -15,10 +15,11 @@
  *
  *	ep-run -n 3 --restart on-failure -- ./gpu-message --kill 1@2 --steps 2
  */
+#include "covey_device.h"
 #include "driver.cuh"
 #include "layout.h"
 
-#define RANKS 8
+#define RANKS (CVY_GPU_RANKS < 64 ? CVY_GPU_RANKS : 64) /* `members` is one word */
 #define PIECE ((size_t)CVY_GPU_PIECE_WORDS * 8)
 #define CELL ((size_t)CVY_GPU_CELL_MOST) /* of more bytes there are pieces */
 #define LARGE ((CVY_GPU_RING + 3) * PIECE + 5)
@@ -28,7 +29,7 @@
 
 static int early, without, extends, aborts, died, captured_from;
 static uint8_t *host, *in, *out; /* ROOM for each rank */
-static int *sums;
+static uint64_t *sums;
 static uint64_t members, lost;
 
 static void wrong(const char *what, int peer, size_t i, int got, int want)
@@ -53,7 +54,7 @@ static uint8_t *at(uint8_t *buffers, int peer)
 /* Byte @i of what @from sends to @to. */
 static uint8_t byte_of(int from, int to, int what, size_t i)
 {
-	uint32_t v = (uint32_t)i * 2654435761u + (uint32_t)(from * 8 + to) * 40503u + (uint32_t)what * 977u +
+	uint32_t v = (uint32_t)i * 2654435761u + (uint32_t)(from * RANKS + to) * 40503u + (uint32_t)what * 977u +
 		     (uint32_t)state.step * 131u;
 
 	return (uint8_t)(v >> 13);
@@ -136,18 +137,18 @@ static void ended(int err, const char *name)
 static void sum(void)
 {
 	struct covey_result o;
-	int own = 1 << rank, got = -1, want;
+	uint64_t own = 1ull << rank, got = 0, want;
 
-	CUDA(cudaMemcpyAsync(sums, &own, sizeof(int), cudaMemcpyHostToDevice, stream));
+	CUDA(cudaMemcpyAsync(sums, &own, sizeof(own), cudaMemcpyHostToDevice, stream));
 	CUDA(cudaStreamSynchronize(stream));
-	must(covey_allreduce(sums, sums + 1, 1, COVEY_INT32, COVEY_SUM, group, STREAM, NULL), "allreduce");
+	must(covey_allreduce(sums, sums + 1, 1, COVEY_UINT64, COVEY_SUM, group, STREAM, NULL), "allreduce");
 	CUDA(cudaStreamSynchronize(stream));
 	must(covey_device_result(group, &o), "outcome");
 	must(o.status, "allreduce");
-	CUDA(cudaMemcpy(&got, sums + 1, sizeof(int), cudaMemcpyDeviceToHost));
-	want = (int)o.mask.word[0];
+	CUDA(cudaMemcpy(&got, sums + 1, sizeof(got), cudaMemcpyDeviceToHost));
+	want = o.mask.word[0];
 	if (got != want || (members & ~o.mask.word[0] & ~(died ? 1ull << kill_rank : 0)))
-		wrong("allreduce", -1, 0, got, want);
+		wrong("allreduce", -1, 0, (int)(got ^ want), 0);
 }
 
 /* ---- messages ---- */
@@ -614,9 +615,13 @@ int main(int argc, char **argv)
 	options(argc, argv, own_option);
 	setenv("COVEY_HANG_MS", "30000", 0); /* who is starved is not left out: all that happens here is deaths */
 	start();
+	if (world() + 1 > RANKS) {
+		fprintf(stderr, "gpu-message: at most %d ranks in this build, and one more with --extend\n", RANKS - 1);
+		return 2;
+	}
 	CUDA(cudaMalloc(&in, RANKS * ROOM));
 	CUDA(cudaMalloc(&out, RANKS * ROOM));
-	CUDA(cudaMalloc(&sums, 2 * sizeof(int)));
+	CUDA(cudaMalloc(&sums, 2 * sizeof(*sums)));
 	host = (uint8_t *)malloc(RANKS * ROOM);
 	for (;; state.step++) {
 		must(covey_admit_async(group, &state, sizeof(state), STREAM, &result), "admit");

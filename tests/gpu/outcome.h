@@ -3,7 +3,7 @@
 #ifndef TEST_OUTCOME_H
 #define TEST_OUTCOME_H
 
-#include <covey.h>
+#include <covey_device.h>
 
 /* @copy is of any two kinds of memory, as tool->copy. covey_device_result() must say the same. */
 static inline int device_outcome(struct covey_group *group, int (*copy)(void *to, const void *from, size_t bytes),

@@ -7,7 +7,8 @@
  *
  * Every expert gives back ones and the weights of a token add up to one: so does every combined element, or it fails.
  */
-#include <covey.h>
+#include <covey_device.h>
+#include <covey_ep.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -135,7 +136,7 @@ static void start(void)
 	setenv("COVEY_DEVICE", "local", 0);
 	device = getenv("COVEY_DEVICE");
 	must(covey_join(NULL, &group), "join");
-	tool = cvy_gpu_tool_find(0);
+	tool = cvy_gpu_tool_find();
 	if (!tool)
 		exit(1);
 	must(tool->use(device && strcmp(device, "local") ? atoi(device) : local ? atoi(local) : 0), "the device");

@@ -193,16 +193,17 @@ static void thin_end(int kind)
 }
 
 /*
- * Rank 1 dies in hop two of a broadcast: the root has its piece, and is done; the last rank has not. What it parks with leads
- * a holder to that piece, and with it the operation is completed.
+ * Rank 1 dies in the second round of a broadcast, or of a reduce to the last rank: others have its piece, and are done; the
+ * last rank has not. What it parks with leads a holder to that piece, and with it the operation is completed.
  */
-static void passed_on_by_one(void)
+static void passed_on_by_one(int kind)
 {
-	struct job j = { CVY_GPU_BROADCAST_TWO_HOP,
+	const int last = n - 1, gone = 1, folds = cvy_gpu_folds(kind), first = folds ? 0 : 1;
+	struct job j = { kind,
 			 CVY_GPU_LINE,
 			 COVEY_INT64,
 			 COVEY_SUM,
-			 0,
+			 folds ? last : 0,
 			 1,
 			 64,
 			 1,
@@ -213,7 +214,6 @@ static void passed_on_by_one(void)
 			 0,
 			 0,
 			 0 };
-	const int last = n - 1, gone = 1;
 	const uint64_t op = finished(last);
 	uint64_t *pieces = (uint64_t *)calloc((size_t)n * 120 + 2, sizeof(uint64_t));
 	struct cvy_gpu_counters c;
@@ -222,21 +222,23 @@ static void passed_on_by_one(void)
 	for (int r = 0; r < n; r++)
 		prepare(&j, r);
 	for (size_t i = 0; i < j.count; i++)
-		pieces[i] = (uint64_t)(int64_t)number(&j, j.root, i);
+		pieces[i] = (uint64_t)(int64_t)(folds ? folded(&j, mask, i) : number(&j, j.root, i));
 	OK(ranks[last].gpu, ops->counters(ranks[last].gpu, &c, 1));
 	count = c.lane[0].count + 1;
-	played_lines(&j, last, j.root, 0, 0, count, pieces + (size_t)(last - 1) * 120);
-	for (int p = 2; p < last; p++)
-		played_lines(&j, last, p, 1, 0, count, pieces + (size_t)(p - 1) * 120);
+	if (!folds)
+		played_lines(&j, last, j.root, 0, 0, count, pieces + (size_t)(last - 1) * 120);
+	for (int p = first; p < last; p++)
+		if (p != gone)
+			played_lines(&j, last, p, 1, 0, count, pieces + (size_t)(p - first) * 120);
 	played_signals(last, 0, count);
 	checks += 2;
 	if (played_completes(&j, last, op) && ++failures)
-		fprintf(stderr, "a broadcast is complete without a piece of it\n");
+		fprintf(stderr, "kind %d is complete without a piece of it\n", kind);
 	freeze(last);
 	OK(ranks[last].gpu, ops->counters(ranks[last].gpu, &c, 1));
 	if ((c.parked.op != op || c.parked.rounds != 2 || c.parked.private_parts || c.parked.steps != 1) && ++failures)
-		fprintf(stderr, "what is lacking of a broadcast is asked for in round %u\n", c.parked.rounds);
-	played_lines(&j, last, gone, (int)c.parked.rounds - 1, 0, count, pieces);
+		fprintf(stderr, "what is lacking of kind %d is asked for in round %u\n", kind, c.parked.rounds);
+	played_lines(&j, last, gone, (int)c.parked.rounds - 1, 0, count, pieces + (size_t)(gone - first) * 120);
 	epoch++;
 	thaw(last, mask & ~(1u << gone), op + 1, 1u << gone);
 	CUDA(cudaSetDevice(ranks[last].device));

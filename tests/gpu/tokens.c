@@ -18,9 +18,10 @@
  * only stalls is masked nowhere. With `--away MS` the victim stays away from that dispatch or combine, in one phase or two,
  * until the others' deadline has passed it by: it gets all the same and is there again, or (COVEY_LATE=evict) is left out.
  *
- * Plain C over the table for tools (kernels/tool.h), so it runs on devices and with the real kernels on a CPU.
+ * Plain C over the table for tools (kernels/tool/tool.h), so it runs on devices and with the real kernels on a CPU.
  */
-#include <covey.h>
+#include <covey_device.h>
+#include <covey_ep.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -588,7 +589,7 @@ static void start(void)
 	void *at;
 
 	must(covey_join(NULL, &group), "join");
-	tool = cvy_gpu_tool_find(0);
+	tool = cvy_gpu_tool_find();
 	if (!tool)
 		exit(1);
 	must(tool->use(device), "the device");

@@ -146,7 +146,7 @@ struct job {
 	int grown;	/* the last rank has come since: the buffers of the others know nothing of it */
 };
 
-/* Pairs go in one step of one row, on as many lanes as that takes: what is too large for that, or goes in two hops, goes in lines. */
+/* Pairs go in one step of one row, on as many lanes as that takes: what is too large for that goes in lines, as does what has a root in two rounds. */
 static inline void fit(struct job *j)
 {
 	uint64_t words = ((uint64_t)j->count * elem_of(j->dtype) + 7) / 8;
@@ -156,7 +156,7 @@ static inline void fit(struct job *j)
 	j->rows = 1;
 	while (j->lanes < 16 && (uint64_t)j->lanes * j->threads < words)
 		j->lanes *= 2;
-	if ((uint64_t)j->lanes * j->threads < words || j->kind == CVY_GPU_BROADCAST_TWO_HOP)
+	if ((uint64_t)j->lanes * j->threads < words || (j->root >= 0 && cvy_gpu_has_rounds(j->kind)))
 		j->packet = CVY_GPU_LINE;
 }
 
@@ -218,9 +218,17 @@ static inline size_t pad_at(const struct job *j, int r)
 	return CANARY + (!j->shift_of || j->shift_of >> r & 1 ? j->shift : 0);
 }
 
+/* Is @r's call in place? ODD_IN_PLACE: on every second rank. */
+enum { ODD_IN_PLACE = 2 };
+
+static inline int in_place_on(const struct job *j, int r)
+{
+	return j->in_place == ODD_IN_PLACE ? r % 2 : j->in_place;
+}
+
 static inline uint8_t *recv_at(const struct job *j, int r)
 {
-	return (j->in_place ? ranks[r].send : ranks[r].recv) + pad_at(j, r);
+	return (in_place_on(j, r) ? ranks[r].send : ranks[r].recv) + pad_at(j, r);
 }
 
 static inline void fill_blocks(const struct job *j, int r, struct cvy_gpu_uneven *u)
@@ -258,7 +266,7 @@ static inline void launch(const struct job *j, int r)
 	call.lanes = j->lanes;
 	call.threads = j->threads;
 	call.rows = j->rows;
-	call.in_place = j->in_place && !cvy_gpu_is_uneven(j->kind);
+	call.in_place = in_place_on(j, r) && !cvy_gpu_is_uneven(j->kind);
 	call.rank = r;
 	if (cvy_gpu_is_uneven(j->kind))
 		fill_blocks(j, r, &uneven);

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "covey_admin.h"
 #include "hosts.h"
 
 #include <fcntl.h>
+#include <grp.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,6 +20,7 @@
 #define LARGE_EVERY 32
 #define COUNT 1000
 #define LARGE_COUNT 100000 /* chunked */
+#define FIRST_USER 64200   /* they have no name and no files */
 
 struct rank {
 	struct hosts *h;
@@ -113,13 +117,46 @@ static int joiner(struct rank *k)
 	return stream(k, res.seq + 1);
 }
 
+static int own_proc(void)
+{
+	return unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
+	       mount("proc", "/proc", "proc", 0, NULL);
+}
+
+static int become_user(int me)
+{
+	const uid_t user = (uid_t)(FIRST_USER + me);
+	char host[16];
+
+	snprintf(host, sizeof(host), "user%d", me);
+	if (setenv("COVEY_HOST", host, 1) || setgroups(0, NULL) || setresgid(user, user, user) ||
+	    setresuid(user, user, user))
+		return -1;
+	/* Both are lost with the user; a program that a user starts has the second. */
+	return prctl(PR_SET_PDEATHSIG, SIGKILL) || prctl(PR_SET_DUMPABLE, 1);
+}
+
+/* The PID namespace was entered by the fork. */
+static int enter(unsigned ways, int me)
+{
+	if (chaos_net_enter(me / (RANKS / HOSTS)))
+		return -1;
+	if (ways & HOSTS_ONE_NAME && (unshare(CLONE_NEWUTS) || sethostname("twin", 4)))
+		return -1;
+	if (ways & HOSTS_PIDS && (getpid() != 1 || (!(ways & HOSTS_OUTER_PROC) && own_proc())))
+		return -1;
+	return ways & HOSTS_USERS ? become_user(me) : 0;
+}
+
 static int life(void *arg, int me, int (*first)(struct rank *))
 {
 	struct rank k = { .h = arg, .me = me };
 	int err;
 
-	if (chaos_net_enter(me / (RANKS / HOSTS)))
+	if (enter(k.h->ways, me)) {
+		perror("a rank enters its namespaces");
 		return 1;
+	}
 	k.send = malloc(LARGE_COUNT * sizeof(float));
 	k.recv = malloc(LARGE_COUNT * sizeof(float));
 	k.want = malloc(LARGE_COUNT * sizeof(float));
@@ -169,7 +206,12 @@ void hosts_open(struct hosts *h, const char *name)
 
 void hosts_start(struct hosts *h, int rank, int replacement)
 {
+	int own = open("/proc/thread-self/ns/pid", O_RDONLY | O_CLOEXEC);
+
+	must(own >= 0 && (!(h->ways & HOSTS_PIDS) || !unshare(CLONE_NEWPID)), "no PID namespace");
 	h->pid[rank] = harness_fork(replacement ? life_of_joiner : life_of_founder, h, rank);
+	must(!(h->ways & HOSTS_PIDS) || !setns(own, CLONE_NEWPID), "not back in the PID namespace");
+	close(own);
 }
 
 void hosts_kill(struct hosts *h, int rank)
@@ -226,6 +268,7 @@ void hosts_links(struct hosts *h)
 	static const char *const peek[] = { "peek" };
 	uint64_t end = harness_deadline(WATCHDOG_MS);
 	char told[RANKS][64] = { "" }, want[16];
+	int apart = (h->ways & (HOSTS_PIDS | HOSTS_USERS)) != 0;
 	int right;
 
 	do { /* beats tell it, one a second */
@@ -234,7 +277,8 @@ void hosts_links(struct hosts *h)
 		right = 0;
 		for (int from = 0; from < RANKS; from++) {
 			for (int to = 0; to < RANKS; to++) {
-				snprintf(want, sizeof(want), "%d:%s,", to, from / 2 == to / 2 ? "shm" : "tcp");
+				snprintf(want, sizeof(want), "%d:%s,", to,
+					 !apart && from / 2 == to / 2 ? "shm" : "tcp");
 				right += from != to && strstr(told[from], want);
 			}
 		}

@@ -29,7 +29,16 @@ struct hosts_shared {
 	struct note note[RANKS][NOTES];
 };
 
+/* Parts of the system that a rank has of its own, or shares. */
+enum hosts_way {
+	HOSTS_ONE_NAME = 1,  /* every rank has a UTS namespace of its own, and all have one name of a host */
+	HOSTS_USERS = 2,     /* every rank is another user, who has a COVEY_HOST as the page says */
+	HOSTS_PIDS = 4,	     /* every rank is process 1 of a PID namespace, */
+	HOSTS_OUTER_PROC = 8 /* and sees /proc of the namespace outside, whose process 1 is another */
+};
+
 struct hosts {
+	unsigned ways;
 	struct covey_config config;
 	struct hosts_shared *shared;
 	pid_t pid[RANKS], store;
@@ -42,7 +51,8 @@ void hosts_begin(struct hosts *h);		      /* all ranks, until each has done some
 void hosts_progress(struct hosts *h, unsigned ranks); /* each of them does some more operations */
 void hosts_until_mask(struct hosts *h, unsigned ranks, unsigned mask); /* operations of @ranks are of exactly @mask */
 void hosts_partition(int a, int b);				       /* both ways */
-void hosts_links(struct hosts *h);		    /* shm inside a host, tcp between, or the test fails */
+void hosts_links(
+	struct hosts *h); /* shm inside a host, tcp between and between PID namespaces and users, or the test fails */
 void hosts_finish(struct hosts *h, unsigned ranks); /* these come to the same last operation and leave */
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Four ranks on two hosts (namespaces): killed, cut off from each other in both directions and in one, cut off
- * from the store, slowed down. Nothing is timed; a watchdog calls a hang.
+ * from the store, slowed down; as several users, in PID namespaces, on hosts of one name. Nothing is timed; a watchdog calls a hang.
  *
  * labels: redis real
  */
@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#define WAYS 5
 
 static struct hosts hosts;
 
@@ -69,6 +71,27 @@ START_TEST(a_killed_rank_is_replaced_across_hosts)
 }
 END_TEST
 
+/* One name for all hosts, a user for each rank, a PID namespace for each rank, and all of these. */
+START_TEST(ranks_of_namespaces_and_users_are_replaced)
+{
+	static const unsigned ways[WAYS] = { HOSTS_ONE_NAME, HOSTS_USERS, HOSTS_PIDS, HOSTS_PIDS | HOSTS_OUTER_PROC,
+					     HOSTS_ONE_NAME | HOSTS_USERS | HOSTS_PIDS };
+
+	hosts_open(&hosts, "apart");
+	hosts.ways = ways[_i];
+	hosts_begin(&hosts);
+	hosts_links(&hosts);
+	hosts_kill(&hosts, 2);
+	hosts_until_mask(&hosts, ALL & ~4u, ALL & ~4u);
+	hosts_start(&hosts, 2, 1);
+	hosts_until_mask(&hosts, ALL, ALL);
+	hosts_links(&hosts);
+	for (int r = 0; r < RANKS; r++)
+		must(!hosts.shared->fenced[r], "rank %d was fenced", r);
+	hosts_finish(&hosts, ALL);
+}
+END_TEST
+
 /* Nobody of the host is left to prove it; the store is the witness that lets half go on. */
 START_TEST(a_whole_host_dies)
 {
@@ -122,6 +145,17 @@ START_TEST(a_one_way_cut_ends_like_a_partition)
 	hosts_open(&hosts, "oneway");
 	hosts_begin(&hosts);
 	must(!chaos_net_cut(_i, 1 - _i), "no cut");
+	apart_and_together();
+	hosts_finish(&hosts, ALL);
+}
+END_TEST
+
+/* Short packets pass, so connections are made and PINGs are heard; data never come. It ends like a partition, too. */
+START_TEST(a_path_that_carries_no_long_packets_ends_like_a_partition)
+{
+	hosts_open(&hosts, "narrow");
+	hosts_begin(&hosts);
+	must(!chaos_net_narrow(0, 1) && (_i || !chaos_net_narrow(1, 0)), "not narrowed");
 	apart_and_together();
 	hosts_finish(&hosts, ALL);
 }
@@ -196,10 +230,12 @@ int main(void)
 	}
 	ADD(suite, hosts_are_hosts_to_the_group, 1);
 	ADD(suite, a_killed_rank_is_replaced_across_hosts, 1);
+	ADD(suite, ranks_of_namespaces_and_users_are_replaced, WAYS);
 	ADD(suite, a_whole_host_dies, 1);
 	ADD(suite, half_and_half_one_side_goes_on_the_other_is_fenced, 1);
 	ADD(suite, half_without_the_store_waits_and_is_fenced_on_heal, 1);
 	ADD(suite, a_one_way_cut_ends_like_a_partition, 2);
+	ADD(suite, a_path_that_carries_no_long_packets_ends_like_a_partition, 2);
 	ADD(suite, a_host_without_the_store_is_relayed, 2);
 	ADD(suite, a_slow_link_costs_nobody_the_membership, 1);
 	return harness_main(suite);

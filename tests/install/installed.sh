@@ -32,8 +32,8 @@ before=$(cd "$prefix" && find . | sort)
 "$cmake" --install "$build" --prefix "$prefix" >"$where/log" 2>&1 || { cat "$where/log"; exit 1; }
 
 doc=$(find "$prefix" -type d -path '*/doc/covey')
-for page in LICENSE CHANGELOG.md porting-from-nccl.md limits.md tuning.md PROTOCOL.md examples/hello.c examples/Makefile \
-	deploy/grafana/covey.json deploy/prometheus/alerts.yml deploy/kubernetes/serve.yaml deploy/slurm/job.sbatch; do
+for page in LICENSE CHANGELOG.md start/from-nccl.md reference/limits.md guide/tuning.md design/PROTOCOL.md \
+	examples/hello.c examples/Makefile deploy/grafana/covey.json deploy/prometheus/alerts.yml deploy/kubernetes/serve.yaml deploy/slurm/job.sbatch; do
 	[ -s "$doc/$page" ] || wrong "$page is not installed"
 done
 for plan in "$source"/tests/chaos/plans/*; do

@@ -38,7 +38,7 @@
 #define BIT(r) (1 << (r))
 #define IS(m, r) ((m) >> (r) & 1)
 
-/* src/kernels/ep_hops.h; m: the contributors. */
+/* src/kernels/layout/ep_hops.h; m: the contributors. */
 #define SAME(a, b) ((a) / 2 == (b) / 2)
 #define THERE(m, s) ((m) >> (2 - (s) / 2 * 2) & 3) /* of the other host */
 #define INDEX(m, s) ((s) % 2 && IS(m, (s)-1))

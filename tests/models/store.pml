@@ -11,7 +11,8 @@
  * may change it MOVES times in all; up to DEATHS die, and are proven dead. So are those who know that they are fenced. Changes are opened because a member
  * is missing, and OPENS times for no reason. Whoever reports may be left out all the same. NAMES views in all.
  * Members tell each other that they have learned a view, and go on when all have, though no server may know it yet. Those of
- * PENDING have no vote at first; the first change admits them.
+ * PENDING have no vote at first; the first change admits them. With LATE the
+ * reply to a hello comes later, or is lost with a move. The next call in the new life shows the server that it came.
  *
  * Safety: of two views that live members hold for active, one descends from the other; lives and views of a
  * member only grow. Progress: when nothing happens any more, a server that more than half of the voters talk
@@ -47,12 +48,13 @@
 byte v_members[4], v_parent[4], v_epoch[4], v_voters[4], v_doubt[4], names = 1;
 
 /* The two servers. A life is `number.rnd`; here number * 2 + server. */
-byte view[2], voters[2], doubt[2], life[2], hellos[2], reports[2], acks[2];
+byte view[2], voters[2], doubt[2], life[2], hellos[2], obeyed[2], reports[2], acks[2];
 bit acted[2], open[2]; /* acted: its view is active */
 bit two;
 
 /* Members: what they learned, whether they know it active, the life they obey, whom they talk to. */
 byte learned[MEMBERS], obeys[MEMBERS];
+byte offered[MEMBERS]; /* the life in the reply to its hello that is under way; 0: none */
 byte told[MEMBERS]; /* views that it told the others to have learned: one bit each */
 bit runs[MEMBERS], at[MEMBERS];
 byte alive = ALL, fenced, deaths, moves, opens;
@@ -63,7 +65,7 @@ hidden byte i, j, yes;
 #ifdef NO_HELLO
 #define TALKS(m, d) (UP(m) && at[m] == (d) && view[d] != NONE)
 #else
-#define TALKS(m, d) (UP(m) && at[m] == (d) && obeys[m] == life[d] && HAS(hellos[d], m) && view[d] != NONE)
+#define TALKS(m, d) (UP(m) && !offered[m] && at[m] == (d) && obeys[m] == life[d] && HAS(hellos[d], m) && view[d] != NONE)
 #endif
 #define ADMITTED(v) ((v) == 0 -> ALL & ~PENDING : v_members[v])
 #define RANKING(v, a) (v_epoch[v] * 2 + (a))
@@ -100,6 +102,7 @@ inline one_history()
 inline forget_votes(d)
 {
 	hellos[d] = 0;
+	obeyed[d] = 0;
 	reports[d] = 0;
 	acks[d] = 0
 }
@@ -126,6 +129,7 @@ inline take(d, m)
 	:: else -> yes = 1
 	fi;
 	hellos[d] = (yes -> hellos[d] : 0); /* they said hello to a rival of this record */
+	obeyed[d] = (yes -> obeyed[d] : 0);
 	reports[d] = 0;
 	acks[d] = 0;
 	view[d] = learned[m];
@@ -165,7 +169,13 @@ inline hello(d, m)
 		assert(obeys[m] == life[d] || NUMBER(life[d]) > NUMBER(obeys[m]));
 #endif
 		hellos[d] = hellos[d] | BIT(m);
+#ifdef LATE
+		obeyed[d] = (obeys[m] == life[d] -> obeyed[d] | BIT(m) : obeyed[d] & ~BIT(m));
+		offered[m] = life[d]
+#else
+		obeyed[d] = hellos[d];
 		obeys[m] = life[d]
+#endif
 	:: else -> fenced = fenced | BIT(m)
 	fi;
 	yes = 0
@@ -201,10 +211,15 @@ inline hello_other(d, m)
 #else
 #define OTHERS(d, W) ((W) | v_members[view[d]]) /* a rival may have admitted who has no vote here */
 #endif
+#ifdef NO_PROMISE
+#define SAID(d) hellos[d]
+#else
+#define SAID(d) obeyed[d]
+#endif
 #ifdef NO_SURE
 #define SURE(d, W) 1
 #else
-#define SURE(d, W) ((OTHERS(d, W) & LIVES(d) & ~hellos[d]) == 0)
+#define SURE(d, W) ((OTHERS(d, W) & LIVES(d) & ~SAID(d)) == 0)
 #endif
 #ifdef NO_DEAD_COUNTED
 #define SIZE(W) COUNT((W) & alive)
@@ -327,7 +342,11 @@ proctype member(byte m)
 {
 end:
 	do
-	:: d_step { UP(m) && !TALKS(m, at[m]) -> hello(at[m], m) }
+	:: d_step { UP(m) && !TALKS(m, at[m]) && !offered[m] -> hello(at[m], m) }
+#ifdef LATE
+	:: d_step { UP(m) && offered[m] -> obeys[m] = offered[m]; offered[m] = 0 }
+	:: d_step { TALKS(m, at[m]) && !HAS(obeyed[at[m]], m) -> obeyed[at[m]] = obeyed[at[m]] | BIT(m) } /* peek */
+#endif
 	:: d_step { TALKS(m, at[m]) && learned[m] == view[at[m]] && open[at[m]] && !HAS(reports[at[m]], m) ->
 		if
 		:: runs[m] && !acted[at[m]] -> activate(at[m])
@@ -345,7 +364,7 @@ end:
 		one_history() }
 	:: d_step { TALKS(m, at[m]) && learned[m] != view[at[m]] && v_epoch[view[at[m]]] == v_epoch[learned[m]] -> /* a rival */
 		fenced = fenced | BIT(m) }
-	:: d_step { two && moves < MOVES && UP(m) -> moves++; at[m] = 1 - at[m] }
+	:: d_step { two && moves < MOVES && UP(m) -> moves++; at[m] = 1 - at[m]; offered[m] = 0 }
 	:: d_step { UP(m) && deaths < DEATHS -> deaths++; alive = alive & ~BIT(m) }
 	:: atomic { !UP(m) -> break }
 	od
@@ -391,6 +410,7 @@ init
 		od;
 		v_members[0] = ALL;
 		hellos[0] = ALL;
+		obeyed[0] = ALL;
 		acted[0] = 1;
 		view[1] = NONE;
 		life[0] = 2;

@@ -1296,8 +1296,11 @@ static void plan_split(void)
 /* A rank that got its store by an id makes ids of the same store, and starts no server. */
 static void plan_adopt(void)
 {
+	enum { LONG = 5000 };
 	struct cvy_nccl_id id, next;
+	char url[2 * LONG];
 	ncclUniqueId bytes;
+	int n;
 
 	unsetenv("COVEY_STORE");
 	if (!rank) {
@@ -1315,6 +1318,13 @@ static void plan_adopt(void)
 	GIVES(0, next.own_store);
 	sum_of(comm, size, rank, "a store that came by an id");
 	OK(ncclCommDestroy(comm));
+	/* A long URL is read to its end. */
+	n = snprintf(url, sizeof(url), "%s?", id.store);
+	memset(url + n, '&', LONG);
+	strcpy(url + n + LONG, "link_ms=x");
+	setenv("COVEY_STORE", url, 1);
+	GIVES(1, ncclCommInitRank(&comm, size, id_of("long", 0), rank) != ncclSuccess);
+	GIVES(1, strstr(ncclGetLastError(NULL), "link_ms") != NULL);
 }
 
 /* For tests/nccl/store: ranks that wait to be killed; machines without a server, or with one that does not start. */

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../suite.h"
 #include "pure.h"
 
 START_TEST(every_type_is_coveys_or_moves_as_bytes)
@@ -164,8 +165,6 @@ int main(void)
 {
 	Suite *suite = suite_create("nccl/pure");
 	TCase *all = tcase_create("all");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
 	suite_add_tcase(suite, all);
 	tcase_add_test(all, every_type_is_coveys_or_moves_as_bytes);
@@ -177,8 +176,5 @@ int main(void)
 	tcase_add_test(all, shrink_refuses_lists_that_are_none);
 	tcase_add_test(all, rounds_fit_a_launch);
 	tcase_add_test(all, shrinks_of_large_communicators_differ);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(suite);
 }

@@ -279,7 +279,7 @@ def masked_combine(ep, group, ids, mask, routed):
     entries = np.zeros(ids.shape, np.uint8)
     entries[:, 1] = 1
     routed = ep.dispatch(covey.to_bf16(x), ids, weights, token_mask=entries)
-    assert (routed.triplets is None) == (ep.preset not in (covey.EpPreset.WIN, covey.EpPreset.MESH))
+    assert (routed.triplets is None) == (ep.preset != covey.EpPreset.WIN)
     out, _ = ep.combine(routed.x, routed, ids, weights)
     np.testing.assert_array_equal(covey.from_bf16(out), 1)
     for wrong, kind, why in (({"token_mask": entries[:-1]}, ValueError, "token_mask has 14 elements"),
@@ -339,6 +339,38 @@ def arrivals(group):
 
 def test_rows_that_have_arrived(ranks):
     ranks.run(WORLD, arrivals)
+
+
+def empty(group, preset):
+    """Nothing goes: arrays have no elements, or are None."""
+    T, H, K, E = 4, 32, 2, WORLD - 1
+    none, some = np.empty(0, np.float32), np.ones(3, np.float32)
+    group.allreduce(none)
+    group.broadcast(none, 0)
+    group.allgather(none, np.empty((WORLD, 0), np.float32))
+    group.alltoallv(none, [0] * WORLD, none.copy(), [0] * WORLD)
+    group.alltoallv(*([none, [0] * WORLD, none.copy(), [0] * WORLD] if group.rank == 0 else
+                      [some[:WORLD], [0] + [1] * (WORLD - 1), some.copy(), [0] + [1] * (WORLD - 1)]))
+    with covey.Ep(group, max_tokens=T, hidden=H, top_k=K, experts=E, owners=list(range(E)), preset=preset) as ep:
+        for number in range(2 * E):  # all tokens go to one rank; the last rank has no experts
+            n = number % 2 * T * (group.rank > 0)
+            ids, weights = np.full((n, K), number // 2, np.int32), np.ones((n, K), np.float32)
+            ids[:, 1:] = -1
+            x = np.full((n, H), 0x4000, np.uint16)  # 2.0
+            routed = ep.dispatch(x if n or number else None, ids, weights)
+            came = number % 2 and group.rank == number // 2
+            if came:
+                with pytest.raises(covey.errors.InvalError, match="y must not be NULL when rows came"):
+                    ep.combine(None, routed, ids, weights)
+            out, outcome = ep.combine(routed.x if came else None if number % 3 else np.empty((0, H), np.uint16), routed,
+                                      ids, weights)
+            assert outcome.ranks == {0, 1, 2} and out.shape == (n, H)
+            assert (out == 0x4000).all()
+
+
+@pytest.mark.parametrize("preset", ["ll", "compact", "win"])
+def test_no_elements(ranks, preset):
+    ranks.run(WORLD, empty, preset)
 
 
 def halves(group, preset):

@@ -80,7 +80,7 @@ def test_a_join_that_fails_names_the_missing(store):
 
 @pytest.mark.parametrize("settings,kind,words", [
     ({"wrold": 2}, TypeError, "no setting 'wrold'"),
-    ({"create": "perhaps"}, ValueError, "first, never"),
+    ({"create": "perhaps"}, ValueError, "default, never, first"),
     ({"store": "http://x"}, ValueError, "redis://"),
     ({"group": "a b"}, ValueError, "letters, digits"),
 ])

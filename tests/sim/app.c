@@ -281,7 +281,7 @@ void app_step(struct proc *p)
 
 	if (!a->group)
 		return;
-	cvy_engine_progress(p->engine, NULL, NULL); /* as the agent does at every tick */
+	cvy_engine_progress(p->engine, NULL); /* as the agent does at every tick */
 	while (a->calls && is_over(p, &a->call[0]))
 		take_first(p);
 	app_talk(p);
@@ -293,7 +293,8 @@ void app_step(struct proc *p)
 		return;
 	}
 	if (!a->started || a->admitting || a->calls == SIM_QUEUE || p->sim->now < a->resume_ns ||
-	    a->next + 2 >= SIM_SEQS)
+	    a->next + 2 >= SIM_SEQS ||
+	    (sim_away && p->sim->store_down && a->next > SIM_SEQS / 2)) /* some are left for when it is back */
 		return;
 	if (!a->calls || sim_random(p->sim, 2))
 		call_next(p);

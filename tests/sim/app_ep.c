@@ -4,7 +4,7 @@
  * each goes (at random, all to one expert, nowhere, to experts that are not there), its row. An expert's result
  * follows from the row, the expert and the incarnation that owns it. So every row and every sum is known.
  *
- * The first handle is of LL or WIN, the second of FLAT or MESH; their slots are the same. Each dispatch tells which rows have
+ * The first handle is of LL or WIN, the second of FLAT or WIN; their slots are the same. Each dispatch tells which rows have
  * arrived.
  */
 #include <inttypes.h>
@@ -106,15 +106,15 @@ static const int *owners(const struct proc *p, struct app_layer *l, int which, u
 	return l->owner;
 }
 
-/* WIN and MESH: the rows of an expert begin where those of the one before end. */
+/* WIN: the rows of an expert begin where those of the one before end. */
 static int close_by(const struct app_layer *l)
 {
-	return l->ep->shape.preset == COVEY_EP_WIN || l->ep->shape.preset == COVEY_EP_MESH;
+	return l->ep->shape.preset == COVEY_EP_WIN;
 }
 
 static int preset_of(const struct proc *p, int which, uint64_t seq)
 {
-	static const int presets[2][2] = { { COVEY_EP_LL, COVEY_EP_WIN }, { COVEY_EP_FLAT, COVEY_EP_MESH } };
+	static const int presets[2][2] = { { COVEY_EP_LL, COVEY_EP_WIN }, { COVEY_EP_FLAT, COVEY_EP_WIN } };
 
 	return presets[which % 2][sim_hash(p->sim->seed * 23 + (uint64_t)which, seq) % 2];
 }
@@ -260,7 +260,7 @@ static int call_dispatch(struct proc *p, struct app_layer *l, const struct call 
 	return covey_dispatch_send(l->ep, &args, NULL);
 }
 
-/* Rows kept for each expert; of WIN and MESH for all of them. */
+/* Rows kept for each expert; of WIN for all of them. */
 static int bin_rows(const struct app_layer *l)
 {
 	const int el = l->ep->el, of_all = l->ep->size * l->ep->shape.tokens;

@@ -205,6 +205,15 @@ static void save_store(struct sim *s, struct proc *p)
 	s->copy = memory_server_save(s->server);
 }
 
+/* For @ns; some clients are told at once, others find out. */
+static void no_store(struct sim *s, uint64_t ns)
+{
+	s->store_down++;
+	sim_at(s, ns, HEAL, 0)->rank = -4;
+	for (int i = 0; i < s->procs; i++)
+		sim_deaf(s->proc[i], ns, draw(s, 4) != 0);
+}
+
 static void restart_store(struct sim *s, struct proc *p)
 {
 	static const char *const words[] = { "all", "some", "nothing" };
@@ -219,12 +228,8 @@ static void restart_store(struct sim *s, struct proc *p)
 	else if (what == 2)
 		memory_server_flush(s->server);
 	sim_store_names(s);
-	if (!ns)
-		return;
-	s->store_down++;
-	sim_at(s, ns, HEAL, 0)->rank = -4;
-	for (int i = 0; i < s->procs; i++)
-		sim_deaf(s->proc[i], ns, draw(s, 4) != 0);
+	if (ns)
+		no_store(s, ns);
 }
 
 /* A replica that has not heard the last of it takes over; or both answer for a while. */
@@ -425,6 +430,11 @@ void sim_heal(struct sim *s, const struct sim_event *e)
 		break;
 	case -4:
 		s->store_down--;
+		break;
+	case SIM_AWAY:
+		s->rng[SIM_FAULTS] = e->number;
+		sim_trace(s, "the store is away for %d ms", (int)(sim_away_ns(s) / CVY_MS));
+		no_store(s, sim_away_ns(s));
 		break;
 	case -5:
 	case -6:

@@ -232,7 +232,7 @@ void sim_linked(struct sim *s, struct proc *p, const struct sim_event *e)
 void sim_ping(struct sim *s, struct proc *p)
 {
 	const struct cvy_view *v = cvy_group_view(p->driver.group);
-	uint64_t body[2];
+	uint64_t done;
 	int waiting;
 
 	if (!p->alive || p->driver.ended)
@@ -240,8 +240,8 @@ void sim_ping(struct sim *s, struct proc *p)
 	sim_at(s, 50 * CVY_MS, PING, p->id);
 	if (!v)
 		return;
-	body[0] = cvy_engine_progress(p->engine, &body[1], &waiting);
+	done = cvy_engine_progress(p->engine, &waiting);
 	CVY_MASK_EACH(r, &v->members)
 	if (r != p->rank)
-		sim_send(p, r, v->member[r].inc, CVY_MSG_PING, v->epoch, body, sizeof(body));
+		sim_send(p, r, v->member[r].inc, CVY_MSG_PING, v->epoch, &done, sizeof(done));
 }

@@ -164,9 +164,9 @@ static void stop(void *ctx, int err)
 	cvy_engine_stop(((struct proc *)ctx)->engine, err);
 }
 
-static uint64_t progress(void *ctx, uint64_t *floor_tick, int *waiting)
+static uint64_t progress(void *ctx, int *waiting)
 {
-	return cvy_engine_progress(((struct proc *)ctx)->engine, floor_tick, waiting);
+	return cvy_engine_progress(((struct proc *)ctx)->engine, waiting);
 }
 
 static int retire(void *ctx)
@@ -174,9 +174,9 @@ static int retire(void *ctx)
 	return cvy_engine_retire(((struct proc *)ctx)->engine);
 }
 
-static void peer_progress(void *ctx, int rank, uint64_t done, uint64_t floor_tick)
+static void peer_progress(void *ctx, int rank, uint64_t done)
 {
-	cvy_engine_peer_progress(((struct proc *)ctx)->engine, rank, done, floor_tick);
+	cvy_engine_peer_progress(((struct proc *)ctx)->engine, rank, done);
 }
 
 /* What the engine posts while it steps comes later, as from another thread. */

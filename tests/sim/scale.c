@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a change costs with very many ranks: for every size one death, a replacement, the death of a third of the
- * ranks at once, and an extend from half the size to the size. A table, and a plot of the time against the ranks.
+ * ranks at once, and an extend from half the size to the size. A table, and the same as JSON.
  *
- *   scale [--ranks N,N,...] [--svg FILE] [--change] [--grow-most N] [--read FILE]
+ *   scale [--ranks N,N,...] [--json FILE] [--change] [--grow-most N]
  *
  * --change: the death and the replacement alone
  * --grow-most: above this size forming and extending are not measured; they take most of the work (1024)
- * --read: adds the rows of an earlier run to the plot; alone it measures nothing. Smaller sizes come first.
  */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -154,119 +152,50 @@ static int one_size(int ranks, int size, int change, int grow)
 	return err;
 }
 
-/* The sizes that have rows, after those of a table that an earlier run printed are added; -1: it cannot be read. */
-static int read_rows(const char *path, int sizes)
-{
-	FILE *f = fopen(path, "r");
-	char line[512];
-
-	if (!f)
-		return -1;
-	while (fgets(line, sizeof(line), f)) {
-		int ranks, step = 0;
-		double ms;
-
-		while (step < STEPS && strncmp(line, names[step], strlen(names[step])) != 0)
-			step++;
-		if (step == STEPS || sscanf(line + NAME_WIDTH, "%d %lf", &ranks, &ms) != 2)
-			continue;
-		if (!sizes || results[DEATH][sizes - 1].ranks != ranks)
-			sizes++;
-		if (sizes > SIZES_MAX)
-			break;
-		results[DEATH][sizes - 1].ranks = ranks;
-		results[step][sizes - 1] = (struct result){ .ranks = ranks, .ms = ms, .done = ms > 0 };
-	}
-	fclose(f);
-	return sizes > SIZES_MAX ? -1 : sizes;
-}
-
-/* ---- The plot: both axes logarithmic ---- */
-
-#define WIDTH 640.0
-#define HEIGHT 400.0
-#define MARGIN 60.0
-
-static double across(double ranks, double lo, double hi)
-{
-	return MARGIN + (WIDTH - 2 * MARGIN) * (log(ranks / lo) / log(hi / lo));
-}
-
-static double up(double ms, double lo, double hi)
-{
-	return HEIGHT - MARGIN - (HEIGHT - 2 * MARGIN) * (log(ms / lo) / log(hi / lo));
-}
-
-static void curve(FILE *f, int step, int sizes, double lo, double hi, double top)
-{
-	static const char *const colours[STEPS] = { "#7f8c8d", "#c0392b", "#2471a3", "#7d3c98", "#1e8449" };
-
-	fprintf(f, "<polyline fill='none' stroke='%s' stroke-width='2' points='", colours[step]);
-	for (int i = 0; i < sizes; i++)
-		if (results[step][i].done)
-			fprintf(f, "%.1f,%.1f ", across(results[step][i].ranks, lo, hi),
-				up(results[step][i].ms, 0.1, top));
-	fprintf(f, "'/>\n<text x='%.1f' y='%.1f' fill='%s'>%s</text>\n", MARGIN + 10, MARGIN + 16 * (step + 1),
-		colours[step], names[step]);
-}
-
-static int plot(const char *path, int sizes)
+/* For tests/bench/tables: calls, fields and bytes are those of a member. */
+static int write_json(const char *path, int sizes)
 {
 	FILE *f = fopen(path, "w");
-	double lo = results[DEATH][0].ranks, hi = results[DEATH][sizes - 1].ranks, top = 1;
+	const char *between = "";
 
 	if (!f)
 		return -1;
+	fprintf(f, "{\"scale\": [");
 	for (int s = 0; s < STEPS; s++)
-		for (int i = 0; i < sizes; i++)
-			while (results[s][i].ms > top)
-				top *= 10;
-	if (hi <= lo)
-		hi = 2 * lo;
-	fprintf(f,
-		"<svg xmlns='http://www.w3.org/2000/svg' width='%.0f' height='%.0f' font-family='sans-serif' "
-		"font-size='12'>\n",
-		WIDTH, HEIGHT);
-	fprintf(f, "<text x='%.0f' y='24'>Virtual time until every member is in one active view, ms, by ranks</text>\n",
-		MARGIN);
-	for (double ms = 0.1; ms <= top * 1.01; ms *= 10) {
-		double y = up(ms, 0.1, top);
+		for (int i = 0; i < sizes; i++) {
+			const struct result *r = &results[s][i];
+			double n = r->ranks;
 
-		fprintf(f, "<line x1='%.0f' x2='%.0f' y1='%.1f' y2='%.1f' stroke='#ddd'/>", MARGIN, WIDTH - MARGIN, y,
-			y);
-		fprintf(f, "<text x='8' y='%.1f'>%g</text>\n", y + 4, ms);
-	}
-	for (int i = 0; i < sizes; i++)
-		fprintf(f, "<text x='%.1f' y='%.0f'>%d</text>\n", across(results[DEATH][i].ranks, lo, hi) - 10,
-			HEIGHT - MARGIN + 20, results[DEATH][i].ranks);
-	for (int s = 0; s < STEPS; s++)
-		curve(f, s, sizes, lo, hi, top);
-	fprintf(f, "</svg>\n");
+			if (!r->done)
+				continue;
+			fprintf(f,
+				"%s\n{\"step\": \"%s\", \"ranks\": %d, \"ms\": %.3f, \"calls\": %.2f, \"fields\": "
+				"%.1f, "
+				"\"bytes\": %.1f}",
+				between, names[s], r->ranks, r->ms, (double)calls_of(&r->count) / n,
+				(double)r->count.fields / n, (double)r->count.reply_bytes / n);
+			between = ",";
+		}
+	fprintf(f, "\n]}\n");
 	return fclose(f) ? -1 : 0;
 }
 
 int main(int argc, char **argv)
 {
-	const char *list = NULL, *svg = NULL;
+	const char *list = "64,256,1024", *json = NULL;
 	int sizes = 0, err = 0, change = 0, grow_most = GROW_MOST;
 	struct rusage usage;
 
 	for (int i = 1; i < argc; i++) {
 		if (strcmp(argv[i], "--ranks") == 0 && i + 1 < argc)
 			list = argv[++i];
-		else if (strcmp(argv[i], "--svg") == 0 && i + 1 < argc)
-			svg = argv[++i];
+		else if (strcmp(argv[i], "--json") == 0 && i + 1 < argc)
+			json = argv[++i];
 		else if (strcmp(argv[i], "--change") == 0)
 			change = 1;
 		else if (strcmp(argv[i], "--grow-most") == 0 && i + 1 < argc)
 			grow_most = atoi(argv[++i]);
-		else if (strcmp(argv[i], "--read") == 0 && i + 1 < argc && (sizes = read_rows(argv[++i], sizes)) < 0) {
-			fprintf(stderr, "scale: %s cannot be read, or has more than %d sizes\n", argv[i], SIZES_MAX);
-			return 2;
-		}
 	}
-	if (!list)
-		list = sizes ? "" : "64,256,1024";
 	printf("assumed: %.0f us one way, store %.0f us a call + %.1f us a field + %.1f us a notice + %.1f us a kB of "
 	       "reply\n",
 	       LATENCY_US, CALL_US, FIELD_US, NOTICE_US, KBYTE_US);
@@ -284,7 +213,7 @@ int main(int argc, char **argv)
 	}
 	if (getrusage(RUSAGE_SELF, &usage) == 0)
 		printf("memory at most: %ld MiB\n", usage.ru_maxrss / 1024);
-	if (svg && !err)
-		err = plot(svg, sizes);
+	if (json && !err)
+		err = write_json(json, sizes);
 	return err ? 1 : 0;
 }

@@ -206,9 +206,8 @@ static void stop(void *ctx, int err)
 	fprintf(stderr, "scale: rank %d is out of the group: %d\n", m->rank, err);
 }
 
-static uint64_t progress(void *ctx, uint64_t *floor_tick, int *waiting)
+static uint64_t progress(void *ctx, int *waiting)
 {
-	*floor_tick = 0;
 	*waiting = 0;
 	return ((struct member *)ctx)->done;
 }

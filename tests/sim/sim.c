@@ -59,6 +59,8 @@ int main(int argc, char **argv)
 			sim_scarce = 1;
 		} else if (strcmp(argv[i], "--large") == 0) {
 			sim_large = 1;
+		} else if (strcmp(argv[i], "--away") == 0) {
+			sim_away = 1;
 		} else if (strcmp(argv[i], "--stop") == 0) {
 			stop = 1;
 		} else if (strcmp(argv[i], "--off") == 0 && i + 1 < argc) {
@@ -71,9 +73,10 @@ int main(int argc, char **argv)
 			   sscanf(argv[i + 1], "%" SCNu64 "-%" SCNu64, &from, &to) == 2) {
 			i++;
 		} else {
-			fprintf(stderr, "usage: sim [--off NAMES] [--scarce] [--large] [--stop] --seed N [--trace] | "
-					"--seeds A-B "
-					"| --list FILE\n");
+			fprintf(stderr,
+				"usage: sim [--off NAMES] [--scarce] [--large] [--away] [--stop] --seed N [--trace] | "
+				"--seeds A-B "
+				"| --list FILE\n");
 			return 2;
 		}
 	}

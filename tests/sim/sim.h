@@ -180,6 +180,7 @@ void sim_mesh_up(struct proc *p, struct proc *other, int rank, uint64_t inc, uin
 int sim_mesh_down(struct proc *p, uint64_t id, int *rank, uint64_t *inc); /* 1: that link stood here, to them */
 void sim_mesh_drop(struct proc *p, int rank, uint64_t inc);
 
+extern int sim_away;  /* --away: the store is away for longer than every limit of members and joiners */
 extern int sim_large; /* --large: members and store do what they do in groups of thousands */
 
 /* scarce.c */

@@ -12,6 +12,7 @@
 
 #include "world.h"
 
+#define AWAY_SEEDS 7071421
 #define STRAY_SEEDS 7071389 /* of sim_hash: which runs meet a second job, and when */
 
 static void handle(struct sim *s, struct sim_event *e);
@@ -142,6 +143,23 @@ static void handle(struct sim *s, struct sim_event *e)
 	}
 }
 
+int sim_away;
+
+/* Longer than join_ms, leases and whatever else has a limit; 0: it is not. */
+uint64_t sim_away_ns(const struct sim *s)
+{
+	return sim_away ? (61000 + sim_hash(s->seed, AWAY_SEEDS) % 30000) * CVY_MS : 0;
+}
+
+/* From some time among the other faults on. */
+static void plan_away(struct sim *s)
+{
+	struct sim_event *e = sim_at(s, (100 + sim_hash(s->seed, AWAY_SEEDS + 1) % 1100) * CVY_MS, HEAL, 0);
+
+	e->rank = SIM_AWAY;
+	e->number = sim_hash(s->seed, AWAY_SEEDS + 2);
+}
+
 static void open_world(struct sim *s, uint64_t seed, int trace)
 {
 	memset(s, 0, sizeof(*s));
@@ -172,6 +190,8 @@ static void open_world(struct sim *s, uint64_t seed, int trace)
 	/* A second job comes under the same name. The constant leaves the runs of regressions and mutants as they were. */
 	if (sim_hash(seed, STRAY_SEEDS) % 16 == 0)
 		sim_at(s, (60 + sim_hash(seed, STRAY_SEEDS + 1) % 1100) * CVY_MS, SPAWN, 0)->rank = SIM_STRAY;
+	if (sim_away)
+		plan_away(s);
 }
 
 static void close_world(struct sim *s)
@@ -231,7 +251,7 @@ static void on_fault(int sig, siginfo_t *info, void *context)
 
 static void run(struct sim *s)
 {
-	uint64_t low, goal = 0, end = FAULTS_END + (700 + SETTLE_MS) * CVY_MS;
+	uint64_t low, goal = 0, end = FAULTS_END + (700 + SETTLE_MS) * CVY_MS + sim_away_ns(s);
 
 	while (s->count && !s->failed) {
 		struct sim_event *e = sim_next(s);
@@ -245,7 +265,7 @@ static void run(struct sim *s)
 		sim_event_free(e);
 		if (s->now > FAULTS_END + 700 * CVY_MS)
 			s->faults = 0;
-		if (!s->faults && sim_settled(s, &low)) {
+		if (!s->faults && !s->store_down && sim_settled(s, &low)) {
 			if (!goal)
 				goal = low + 20;
 			if ((low >= goal || low == UINT64_MAX) && app_talk_settled(s))

@@ -94,6 +94,8 @@ int sim_listed(struct proc *p); /* by every server that answers */
 
 /* proc.c */
 void sim_post(struct proc *p, const struct cvy_event *e);
+#define SIM_AWAY (-7) /* rank: the store goes away for very long */
+uint64_t sim_away_ns(const struct sim *s);
 #define SIM_STRAY (-2) /* rank: of a process of another job */
 struct proc *sim_spawn(struct sim *s, int rank, int create);
 void sim_kill(struct proc *p);

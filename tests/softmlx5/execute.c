@@ -62,20 +62,13 @@ static uint32_t check_data(const uint8_t *entry, uint32_t segments)
 
 static uint32_t check_atomic(const uint8_t *entry, uint32_t opcode, uint32_t opmod, uint32_t segments)
 {
-	uint32_t size = 8;
-
 	if (segments != 4)
 		REFUSE(SOFTMLX5_SIZE, "an atomic operation of %u segments", segments);
-	if (opcode == MLX5_OPCODE_ATOMIC_MASKED_FA) {
-		size = opmod == 8 ? 4 : 8;
-		if (opmod != 8 && opmod != 9)
-			REFUSE(SOFTMLX5_OPMOD, "modifier %x of a masked add", opmod);
-	} else if (opmod) {
+	if (opmod)
 		REFUSE(SOFTMLX5_OPMOD, "modifier %x of an add", opmod);
-	}
-	if (opcode != MLX5_OPCODE_ATOMIC_CS && (be64_at(entry + 40) || (size == 4 && be32_at(entry + 36))))
+	if (opcode != MLX5_OPCODE_ATOMIC_CS && be64_at(entry + 40))
 		REFUSE(SOFTMLX5_RESERVED, "compare, or boundaries, of an add");
-	if (be32_at(entry + 48) != size)
+	if (be32_at(entry + 48) != 8)
 		REFUSE(SOFTMLX5_SIZE, "an answer of %u bytes", be32_at(entry + 48));
 	return 0;
 }
@@ -106,8 +99,7 @@ uint32_t entry_check(const struct queue *q, const uint8_t *entry, const struct p
 			REFUSE(SOFTMLX5_OPMOD, "modifier %x of a copy", opmod);
 		return check_data(entry, segments);
 	}
-	if (p->opcode == MLX5_OPCODE_ATOMIC_FA || p->opcode == MLX5_OPCODE_ATOMIC_CS ||
-	    p->opcode == MLX5_OPCODE_ATOMIC_MASKED_FA)
+	if (p->opcode == MLX5_OPCODE_ATOMIC_FA || p->opcode == MLX5_OPCODE_ATOMIC_CS)
 		return check_atomic(entry, p->opcode, opmod, segments);
 	REFUSE(SOFTMLX5_OPMOD, "operation %x is not known here", p->opcode);
 	return MALFORMED;
@@ -180,25 +172,23 @@ static uint32_t execute_copy(struct queue *q, const struct shared_queue *far, co
 
 static uint32_t execute_add(struct queue *q, const struct shared_queue *far, const uint8_t *entry, struct picked *p)
 {
-	int narrow = p->opcode == MLX5_OPCODE_ATOMIC_MASKED_FA && be32_at(entry) >> 24 == 8, size = narrow ? 4 : 8;
 	uint64_t at = be64_at(entry + 16), answer = be64_at(entry + 56), old = 0;
-	uint64_t add = narrow ? be32_at(entry + 32) : be64_at(entry + 32);
-	struct region *local = region_find(be32_at(entry + 52), answer, (uint64_t)size, LOCAL_WRITE, q->shared->pd);
+	struct region *local = region_find(be32_at(entry + 52), answer, 8, LOCAL_WRITE, q->shared->pd);
 	struct region *to;
 
 	if (!local || local->process != adapter.process)
 		return MLX5_CQE_SYNDROME_LOCAL_PROT_ERR;
-	if (at % (unsigned)size)
+	if (at % 8)
 		return MLX5_CQE_SYNDROME_REMOTE_INVAL_REQ_ERR;
 	if (!(far->access & REMOTE_ATOMIC) || !far->atomic_mode || p->opcode == MLX5_OPCODE_ATOMIC_CS)
 		return MLX5_CQE_SYNDROME_REMOTE_INVAL_REQ_ERR;
-	to = region_find(be32_at(entry + 24), at, (uint64_t)size, REMOTE_ATOMIC, far->pd);
+	to = region_find(be32_at(entry + 24), at, 8, REMOTE_ATOMIC, far->pd);
 	if (!to || to->process != far->process)
 		return MLX5_CQE_SYNDROME_REMOTE_ACCESS_ERR;
-	if (fetch_add(to, at, add, size, &old))
+	if (fetch_add(to, at, be64_at(entry + 32), &old))
 		return MLX5_CQE_SYNDROME_TRANSPORT_RETRY_EXC_ERR;
-	memcpy(region_local(local, answer), &old, (size_t)size);
-	p->bytes = (uint32_t)size;
+	memcpy(region_local(local, answer), &old, 8);
+	p->bytes = 8;
 	return 0;
 }
 

@@ -300,7 +300,7 @@ int move_in(const struct region *from, uint64_t at, void *to, size_t bytes)
 }
 
 /* Atomic among adapters alone, where the memory is not seen here: that is all that verbs promise. */
-static int fetch_add_far(const struct region *to, uint64_t at, uint64_t add, int size, uint64_t *old)
+static int fetch_add_far(const struct region *to, uint64_t at, uint64_t add, uint64_t *old)
 {
 	uint32_t *lock = &adapter.segment->lock, unlocked = 0;
 	uint64_t v = 0;
@@ -310,24 +310,21 @@ static int fetch_add_far(const struct region *to, uint64_t at, uint64_t add, int
 		unlocked = 0;
 		answer_asks(); /* who has it may wait for us */
 	}
-	err = move_far(to, at, &v, (size_t)size, 0);
+	err = move_far(to, at, &v, 8, 0);
 	*old = v;
 	v += add;
 	if (!err)
-		err = move_far(to, at, &v, (size_t)size, 1);
+		err = move_far(to, at, &v, 8, 1);
 	__atomic_store_n(lock, 0, __ATOMIC_RELEASE);
 	return err;
 }
 
-int fetch_add(const struct region *to, uint64_t at, uint64_t add, int size, uint64_t *old)
+int fetch_add(const struct region *to, uint64_t at, uint64_t add, uint64_t *old)
 {
 	void *there = region_local(to, at);
 
 	if (!there)
-		return fetch_add_far(to, at, add, size, old);
-	if (size == 8)
-		*old = __atomic_fetch_add((uint64_t *)there, add, __ATOMIC_SEQ_CST);
-	else
-		*old = __atomic_fetch_add((uint32_t *)there, (uint32_t)add, __ATOMIC_SEQ_CST);
+		return fetch_add_far(to, at, add, old);
+	*old = __atomic_fetch_add((uint64_t *)there, add, __ATOMIC_SEQ_CST);
 	return 0;
 }

@@ -187,7 +187,7 @@ struct region *region_find(uint32_t key, uint64_t at, uint64_t bytes, uint32_t a
 int process_gone(uint32_t process);
 int move_out(const struct region *to, uint64_t at, const void *from, size_t bytes); /* 0, or -1: its process is gone */
 int move_in(const struct region *from, uint64_t at, void *to, size_t bytes);
-int fetch_add(const struct region *to, uint64_t at, uint64_t add, int size, uint64_t *old);
+int fetch_add(const struct region *to, uint64_t at, uint64_t add, uint64_t *old);
 void answer_asks(void); /* of other processes; the thread of this one */
 void *region_local(const struct region *r, uint64_t at);
 /* objects.c */

@@ -4,6 +4,7 @@
  * own posting, 16-bit indices wrapping, and its reading of our adapter's completions, errors included, work. That is
  * what makes the adapter a judge of what GPU threads write.
  */
+#include "../suite.h"
 #include "rig.h"
 
 #include <stdlib.h>
@@ -136,9 +137,6 @@ START_TEST(entries_equal_what_was_written_down)
 	static const uint32_t add[16] = { 0x00000212, 0x00002004, 0x00000008, 0,	 0x00005590, 0x0853b200,
 					  0x0010020e, 0,	  0x00000000, 2,	 0,	     0,
 					  0x00000008, 0x00100107, 0x00005590, 0x0854b400 };
-	static const uint32_t add32[16] = { 0x08ffff15, 0x00002004, 0x00000008, 0,	   0x00005590, 0x0853b200,
-					    0x0010020e, 0,	    5,		0,	   0,	       0,
-					    0x00000004, 0x00100107, 0x00005590, 0x0854b400 };
 	struct cvy_mlx5_entry e = { 0x20, 0, 1, 0x55900853b040ull, htobe32(0x0010020e) };
 	uint32_t w[16] = { 0 };
 
@@ -156,10 +154,6 @@ START_TEST(entries_equal_what_was_written_down)
 	cvy_mlx5_add64(w, &e, 2, htobe32(0x00100107), 0x55900854b400ull);
 	for (int i = 0; i < 16; i++)
 		ck_assert_uint_eq(be32toh(w[i]), add[i]);
-	e.index = 0x1ffff;
-	cvy_mlx5_add32(w, &e, 5, htobe32(0x00100107), 0x55900854b400ull);
-	for (int i = 0; i < 16; i++)
-		ck_assert_uint_eq(be32toh(w[i]), add32[i]);
 }
 END_TEST
 
@@ -261,8 +255,6 @@ int main(void)
 {
 	Suite *suite = suite_create("softmlx5/golden");
 	TCase *tcase = tcase_create("golden");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_checked_fixture(tcase, open_rig, close_rig);
 	tcase_add_test(tcase, entries_equal_those_of_ibv_wr);
@@ -272,9 +264,5 @@ int main(void)
 	tcase_add_test(tcase, reads_come_back);
 	tcase_add_loop_test(tcase, failures_are_told, 0, sizeof(failures) / sizeof(failures[0]));
 	suite_add_tcase(suite, tcase);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(suite);
 }

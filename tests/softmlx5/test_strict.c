@@ -4,6 +4,7 @@
  * with the check out it is not, so it is this check that finds it. Entries are written word by word here, as by
  * somebody who never saw the library's builders.
  */
+#include "../suite.h"
 #include "rig.h"
 
 #include <errno.h>
@@ -307,16 +308,10 @@ int main(void)
 {
 	Suite *suite = suite_create("softmlx5/strict");
 	TCase *tcase = tcase_create("strict");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_checked_fixture(tcase, open_rig, NULL);
 	tcase_add_loop_test(tcase, each_check_finds_its_fault, 0, 2 * SOFTMLX5_NCHECKS);
 	tcase_add_test(tcase, nothing_is_found_without_a_fault);
 	suite_add_tcase(suite, tcase);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(suite);
 }

@@ -4,10 +4,12 @@
 All numbers are small and exact: a rank knows what every other one sends, so it knows what it must get.
 """
 
+import numpy as np
 import torch
 from conftest import die
 
-TOKENS, HIDDEN, TOP_K, PER_RANK, CAPACITY = 6, 256, 3, 2, 6
+TOKENS, HIDDEN, TOP_K, PER_RANK, CAPACITY = 6, 512, 3, 2, 6
+SCALES = {"f32": {}, "pow2": {"round_scale": True}, "ue8m0": {"round_scale": True, "use_ue8m0": True}}
 
 
 def inputs(rank, step, experts, ids_dtype=torch.int64):
@@ -27,15 +29,28 @@ def result(expert, rows):
     return rows * (1 + expert % 4)
 
 
-def to_e4m3(x):
-    """Codes and scales, by groups of 128."""
+def to_e4m3(x, scales="f32"):
+    """Codes and scales, by groups of 128: as DeepEP computes them."""
     groups = x.float().view(len(x), HIDDEN // 128, 128)
     largest = groups.abs().amax(2).clamp(min=1e-4)
-    codes = (groups * (448 / largest)[:, :, None]).to(torch.float8_e4m3fn)
-    return codes.view(x.shape), largest / 448
+    by, scale = 448 / largest, largest / 448
+    if scales != "f32":
+        bits = (largest * torch.tensor(1 / 448)).numpy().view(np.int32)
+        exponent = (bits >> 23) - 127 + ((bits & (1 << 23) - 1) != 0)
+        scale, by = torch.from_numpy(np.ldexp(np.float32(1), exponent)), torch.from_numpy(np.ldexp(np.float32(1), -exponent))
+    return (groups * by[:, :, None]).to(torch.float8_e4m3fn).view(x.shape), scale
+
+
+def floats(scales):
+    """Scales as float32, also if they are four exponents in an int32."""
+    if scales.dtype is torch.float32:
+        return scales
+    exponents = scales.contiguous().numpy().view(np.uint8).astype(np.uint32)
+    return torch.from_numpy((exponents << 23).view(np.float32))
 
 
 def from_e4m3(codes, scales):
+    scales = floats(scales)
     groups = codes.float().view(len(codes), HIDDEN // 128, 128)
     return (groups * scales[:, :, None]).view(codes.shape).to(torch.bfloat16)
 
@@ -55,16 +70,18 @@ def expected_rows(expert, sources, step, experts):
     return rows, places, froms
 
 
-def check_rows(first, per_rank, recv_x, count, handle, sources, step, experts):
+def check_rows(first, per_rank, recv_x, count, handle, sources, step, experts, scales="f32"):
     src_info, layout = handle[0], handle[1]
     for e in range(per_rank):
         rows, places, froms = expected_rows(first + e, sources, step, experts)
         n = len(rows)
         assert count[e] == n, (count[e], n)
         if isinstance(recv_x, tuple):
-            codes, scales = to_e4m3(rows)
+            codes, want = to_e4m3(rows, scales)
             assert torch.equal(recv_x[0][e, :n].float(), codes.float())
-            assert torch.allclose(recv_x[1][e, :n], scales, rtol=1e-6)
+            assert recv_x[1].dtype is (torch.int32 if scales == "ue8m0" else torch.float32)
+            assert recv_x[1].stride(1) == 1  # by column
+            assert torch.allclose(floats(recv_x[1][e, :n]), want, rtol=1e-6 if scales == "f32" else 0, atol=0)
         else:
             assert torch.equal(recv_x[e, :n], rows)
         assert src_info[e, :n].tolist() == places
@@ -111,7 +128,8 @@ def masked(buffer):
     return [r for r in range(buffer.group_size) if status[r]]
 
 
-def step(buffer, number, use_fp8=False, ids_dtype=torch.int64, how="plain", dies=None, size=0):
+def step(buffer, number, use_fp8=False, ids_dtype=torch.int64, how="plain", dies=None, size=0,
+         scales="f32"):
     """Dispatch, experts, combine. @dies: where this rank does.
 
     Returns:
@@ -126,7 +144,7 @@ def step(buffer, number, use_fp8=False, ids_dtype=torch.int64, how="plain", dies
         die()
     recv_x, count, handle, event, hook = buffer.dispatch(
         x, ids, TOKENS, experts, cumulative_local_expert_recv_stats=stats, dispatch_wait_recv_cost_stats=waits,
-        use_fp8=use_fp8, round_scale=False, use_ue8m0=False, **asks)
+        use_fp8=use_fp8, **SCALES[scales], **asks)
     if dies == "sent":
         die()
     hook() if how == "hook" else event.current_stream_wait() if how == "event" else None
@@ -134,7 +152,7 @@ def step(buffer, number, use_fp8=False, ids_dtype=torch.int64, how="plain", dies
         die()
     first = masked(buffer)
     sources = [r for r in range(buffer.group_size) if r not in first]
-    check_rows(rank * PER_RANK, PER_RANK, recv_x, count, handle, sources, number, experts)
+    check_rows(rank * PER_RANK, PER_RANK, recv_x, count, handle, sources, number, experts, scales)
     assert torch.equal(stats, count + 1)
     y = results(rank * PER_RANK, recv_x, count)
     if how == "event":  # without a copy, too

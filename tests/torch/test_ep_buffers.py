@@ -6,6 +6,7 @@ import time
 import pytest
 import torch
 from ep_steps import CAPACITY, HIDDEN, PER_RANK, TOKENS, TOP_K, inputs, masked, step
+from test_ep_deep_ep import normal_step
 
 
 def made(store, rank, world, **options):
@@ -169,20 +170,50 @@ def test_ranks_are_masked_by_hand(processes):
     assert third == ([0, 1, 3, 4, 5],) * 2
 
 
+class Normal:
+    """A buffer by the names of DeepEP's normal mode, for normal_step()."""
+
+    def __init__(self, buffer):
+        self.buffer, self.rank = buffer, buffer.rank
+        self.dispatch, self.combine = buffer.ht_dispatch, buffer.ht_combine
+        self.get_dispatch_layout, self.capture = buffer.get_dispatch_layout, buffer.capture
+        self.get_dispatch_config, self.get_combine_config = buffer.get_dispatch_config, buffer.get_combine_config
+
+    def low_latency_query_mask_buffer(self, status):
+        all_ranks = torch.zeros(self.buffer.group_size, dtype=torch.int32)
+        self.buffer.query_mask_buffer(all_ranks)
+        status.copy_(all_ranks[: len(status)])
+
+
+def in_normal_mode(store, rank):
+    buffer = made(store, rank, 2, low_latency_mode=False)
+    normal = Normal(buffer)
+    for number in range(4):
+        normal_step(normal, number, 2, ("plain", "event")[number % 2], codes=number >= 2)
+        assert step(buffer, number) == ([2, 3, 4, 5],) * 2  # both modes on one buffer
+    with pytest.raises(ValueError, match="num_experts is 8: it must be 4, 2 for each of the 2 ranks"):
+        buffer.get_dispatch_layout(torch.zeros(1, TOP_K, dtype=torch.int64), 8)
+    buffer.destroy()
+
+
+def test_normal_mode_by_the_names_of_nixl(processes):
+    processes.run(2, in_normal_mode)
+
+
 def refuses(store, rank):
     from covey.ep import Buffer
 
     with pytest.raises(TypeError, match="Buffer.*nvlink_backend='ipc'"):
         Buffer(rank=0, nvlink_backend="ipc", enable_shrink=False)
-    with pytest.raises(NotImplementedError, match="covey.ep.deep_ep.Buffer has normal mode"):
-        Buffer(rank=0, low_latency_mode=False)
     with pytest.raises(RuntimeError, match="update_memory_buffers"):
         Buffer(rank=0).connect_ranks([0])
     buffer = made(store, rank, 1, nvlink_backend=None)
     x, weights = torch.ones(2, HIDDEN, dtype=torch.bfloat16), torch.ones(2, TOP_K)
     ids = torch.zeros(2, TOP_K, dtype=torch.int64)
-    with pytest.raises(TypeError, match="dispatch.*round_scale=True: scales are not rounded"):
-        buffer.dispatch(x, ids, TOKENS, round_scale=True)
+    with pytest.raises(ValueError, match="use_ue8m0.*round_scale=False"):
+        buffer.dispatch(x, ids, TOKENS, use_ue8m0=True)
+    with pytest.raises(ValueError, match="use_ue8m0.*256 elements.*multiple of 512"):
+        buffer.dispatch(x[:, :256].contiguous(), ids, TOKENS, round_scale=True, use_ue8m0=True)
     with pytest.raises(ValueError, match="num_experts is 3"):
         buffer.dispatch(x, ids, TOKENS, 3)
     with pytest.raises(ValueError, match="2 tokens.*at most 1"):
@@ -197,6 +228,8 @@ def refuses(store, rank):
         buffer.query_mask_buffer(torch.zeros(2, dtype=torch.int32))
     _, _, handle, _, _ = buffer.dispatch(x, ids, TOKENS, use_fp8=False, use_nvfp4=False, x_global_scale=None)
     with pytest.raises(TypeError, match="handle is tuple"):
+        buffer.combine(x, ids, weights, (1, 2))
+    with pytest.raises(ValueError, match="x is.*it must be contiguous"):  # its parts are as good
         buffer.combine(x, ids, weights, tuple(handle))
     with pytest.raises(TypeError, match="use_logfmt=True"):
         buffer.combine(x, ids, weights, handle, use_logfmt=True)

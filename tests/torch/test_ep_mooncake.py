@@ -145,6 +145,8 @@ def late(group):
         recv_x, _, handle, _, _ = buffer.dispatch(x, ids, active, TOKENS, 6, -1 if number < 2 else 500_000, use_fp8=False)
         out, _, _ = buffer.combine(recv_x, ids, weights, active, -1 if number < 2 else 500_000, handle)
         assert (out == active[:3].sum()).all()
+    while 1 in buffer.calls.live.view().members:  # who ends before it is removed leaves it alone
+        time.sleep(0.01)
     dist.barrier()
     return active.tolist()
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What vLLM's elastic path does with NIXL EP's buffer, call by call: it looks for faults, retries, shrinks and grows."""
 
+import os
 import time
 
 import pytest
@@ -111,3 +112,54 @@ def test_fault_retry_shrink_and_grow(processes, early):
         dist.PrefixStore("ep/second", processes.server).wait(["covey/ep0"])
     processes.start(2, serves, True)
     assert [processes.result(rank) for rank in range(3)] == [[False, False]] * 3
+
+
+def warms_up(store, rank):
+    """As vLLM scales up: a new worker masks all others and runs alone before it says that it is ready."""
+    later = dist.PrefixStore("second", store)
+    manager = Manager(rank, 3, later) if rank == 2 else Manager(rank, 2, store)
+    if rank == 2:
+        for other in (0, 1):
+            manager.buffer.update_mask_buffer(other, mask=True)
+        for number in (20, 21):
+            manager.step(number)
+        manager.buffer.barrier()
+        assert manager.mask.tolist()[:3] == [1, 1, 0]
+        store.set("ready", "1")
+        for other in (0, 1):
+            manager.buffer.update_mask_buffer(other, mask=False)
+        manager.last = None
+    else:
+        assert not manager.step(0)
+        manager.stage(3, later)
+        assert not manager.step(1)
+        store.wait(["ready"])
+        assert not manager.step(2)
+        manager.commit(3)
+    faults = [manager.step(number) for number in (6, 7)]
+    manager.buffer.barrier()
+    return faults
+
+
+def test_a_new_worker_warms_up_alone(processes):
+    assert processes.run(3, warms_up) == [[False, False]] * 3
+
+
+def goes_alone(store, rank):
+    """A member that has masked all others takes no part in their order. It may be a replacement that ep-run started."""
+    manager = Manager(rank, 2, store)
+    assert not manager.step(0)
+    if rank == 0:
+        os.environ["COVEY_CREATE"] = "never"
+        manager.buffer.update_mask_buffer(1, mask=True)
+        for number in range(10, 14):
+            manager.step(number)
+        manager.buffer.update_mask_buffer(1, mask=False)
+        manager.last = None
+    faults = [manager.step(number) for number in (1, 2)]
+    manager.buffer.barrier()
+    return faults
+
+
+def test_a_member_goes_alone(processes):
+    assert processes.run(2, goes_alone) == [[False, False]] * 2

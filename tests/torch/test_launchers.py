@@ -49,6 +49,15 @@ def test_torchrun(tmp_path):
     assert output(command, begin, tmp_path).count("fine") == 3
 
 
+@pytest.mark.parametrize("backend", ["cpu:gloo,cuda:covey", "cpu:covey,cuda:nccl"])
+def test_a_backend_for_each_device(backend, tmp_path, monkeypatch):
+    """covey serves all devices of such a group; what torch hangs on the others finds its place."""
+    monkeypatch.setenv("TORCH_DIST_NAN_CHECK", "1")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", "--master-port", str(free_port())]
+    begin = f'dist.init_process_group("{backend}", pg_options=covey.torch.Options(device="none"))'
+    assert output(command, begin, tmp_path).count("fine") == 3
+
+
 ROUNDS = """
 import os, sys, torch, torch.distributed as dist
 import covey.torch
@@ -143,9 +152,39 @@ def test_buffers_meet_over_each_store(tmp_path, monkeypatch):
             assert waits.result() == members._replace(joins=True)  # members tell in a store of their newcomer
 
 
-def test_ep_run(tmp_path):
+@pytest.mark.parametrize("call", ["covey.torch.init_process_group(device=\"none\")",
+                                  "dist.init_process_group(\"covey\", pg_options=covey.torch.Options(device=\"none\"))"])
+def test_ep_run(call, tmp_path):
     command = [os.path.join(os.environ["COVEY_BUILD"], "tools", "ep-run"), "-n", "3", "--", sys.executable]
-    assert output(command, 'covey.torch.init_process_group(device="none")', tmp_path).count("fine") == 3
+    assert output(command, call, tmp_path).count("fine") == 3
+
+
+REPLACED = """
+import os, signal
+import torch, torch.distributed as dist
+import covey.torch
+dist.init_process_group("covey", pg_options=covey.torch.Options(device="none", on_loss="continue"))
+step, ranks = torch.zeros(1), ()
+while step.item() < 20 or len(ranks) < 3:
+    ranks = covey.torch.admit([step]).ranks
+    if step.item() == 3 and dist.get_rank() == {dies} and "COVEY_CREATE" not in os.environ:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.all_reduce(torch.ones(1))
+    step += 1
+print("done")
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("dies", [0, 1])
+def test_a_replacement_meets_as_the_others_did(dies, tmp_path):
+    """torch's own call, whose store was rank 0's."""
+    program = tmp_path / "program.py"
+    program.write_text(REPLACED.format(dies=dies))
+    environment = {k: v for k, v in os.environ.items() if k not in ("COVEY_STORE", "COVEY_GROUP")}
+    done = subprocess.run([os.path.join(os.environ["COVEY_BUILD"], "tools", "ep-run"), "-n", "3", "--restart=on-failure", "--",
+                           sys.executable, program], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and done.stdout.count("done") == 3, done.stdout + done.stderr
 
 
 def test_a_rank_dies_in_backward_and_is_replaced():

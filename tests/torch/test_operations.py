@@ -129,6 +129,38 @@ def moves(group):
     return True
 
 
+def no_elements(group):
+    """Tensors of no elements have no address."""
+    rank, none, some = group.rank(), torch.empty(0, 5), torch.full((2, 5), float(group.rank()))
+    for _ in range(3):
+        for root in range(WORLD):
+            dist.broadcast(none, root)
+            dist.reduce(none, root)
+            dist.gather(none, [none.clone() for _ in range(WORLD)] if rank == root else None, root)
+            dist.scatter(none, [none.clone() for _ in range(WORLD)] if rank == root else None, root)
+        dist.all_reduce(none)
+        dist.all_reduce(torch.empty(0, dtype=torch.int64), dist.ReduceOp.BOR)
+        dist.all_reduce_coalesced([none, torch.empty(0)])
+        dist.all_gather([none.clone() for _ in range(WORLD)], none)
+        dist.all_gather_into_tensor(torch.empty(0, 5), none)
+        dist.reduce_scatter_tensor(torch.empty(0, 5), none)
+        dist.reduce_scatter(torch.empty(0, 5), [none.clone() for _ in range(WORLD)])
+        dist.all_to_all([none.clone() for _ in range(WORLD)], [none] * WORLD)
+        dist.all_to_all_single(torch.empty(0, 5), none)
+        dist.all_to_all_single(torch.empty(0, 5), none, [0] * WORLD, [0] * WORLD)
+        works = [dist.isend(none, (rank + 1) % WORLD), dist.irecv(none.clone(), (rank - 1) % WORLD)]
+        for work in works:
+            work.wait()
+        different = [torch.empty(2 * (r > 0), 5) for r in range(WORLD)]  # rank 0 has nothing
+        dist.all_gather(different, some if rank else none)
+        assert all(bool((different[r] == r).all()) for r in range(WORLD))
+        sends = [2 * (rank > 0 and r > 0) for r in range(WORLD)]
+        got = torch.full((sum(sends), 5), -1.0)
+        dist.all_to_all_single(got, torch.full((sum(sends), 5), float(rank)), sends, sends)
+        assert got[:, 0].tolist() == ([1.0, 1.0, 2.0, 2.0] if rank else [])
+    return True
+
+
 def the_rest(group):
     rank = group.rank()
     objects = [None] * WORLD
@@ -201,6 +233,116 @@ def wrong(group):
     return bool((x == WORLD).all())
 
 
-@pytest.mark.parametrize("function", [reductions, moves, the_rest, wrong], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("function", [reductions, moves, no_elements, the_rest, wrong], ids=lambda f: f.__name__)
 def test_host(ranks, function):
     assert ranks.run(WORLD, function, device="none") == [True] * WORLD
+
+
+def names(group):
+    """Arguments by torch's names, in each of its forms."""
+    rank, one = group.rank(), torch.ones(2)
+    gloo = dist.new_group(backend="gloo")
+    for pg in (gloo, group):
+        x = one * (rank + 1)
+        pg.broadcast([x]).wait()
+        assert x[0] == 1
+        x = one * (rank + 1)
+        pg.broadcast(x, root=2).wait()
+        pg.broadcast(tensor=x, root=2, timeout=timedelta(seconds=60)).wait()
+        assert x[0] == 3
+        pg.allreduce(tensor=x, op=dist.ReduceOp.MAX).wait()
+        pg.allreduce(tensors=[x], opts=dist.AllreduceOptions()).wait()
+        assert x[0] == 9
+        pg.reduce(tensor=x, root=1, op=dist.ReduceOp.MAX, timeout=timedelta(seconds=60)).wait()
+        outs = [torch.empty(2) for _ in range(WORLD)]
+        pg.allgather(output_tensors=outs, input_tensor=one * rank).wait()
+        assert [t[0].item() for t in outs] == [0, 1, 2]
+        pg.gather(output_tensors=outs if rank == 1 else [], input_tensor=one * rank, root=1).wait()
+        pg.scatter(output_tensor=x, input_tensors=outs if rank == 1 else [], root=1).wait()
+        assert x[0] == rank
+        if pg is group:  # gloo of torch 2.11 has none
+            pg.alltoall(output_tensors=outs, input_tensors=[one * rank for _ in range(WORLD)]).wait()
+            assert [t[0].item() for t in outs] == [0, 1, 2]
+        pg.reduce_scatter(output=x, input=[one] * WORLD, op=dist.ReduceOp.SUM).wait()
+        assert x[0] == WORLD
+        pg.barrier(timeout=timedelta(seconds=60)).wait()
+    with pytest.raises(TypeError, match="unexpected"):
+        group.broadcast([one], rot=1)
+    return True
+
+
+def lists(group):
+    """Tensors that share memory are reduced once, and lists that do not fit are refused."""
+    gloo, rank = dist.new_group(backend="gloo"), group.rank()
+    for pg in (gloo, group):
+        t = torch.arange(4, dtype=torch.float32) + rank
+        pg.allreduce_coalesced([t, t]).wait()
+        assert t.tolist() == [3, 6, 9, 12]
+    t = torch.arange(4, dtype=torch.float32) + rank
+    group.allreduce_coalesced([t, t[1:3], t[3:]]).wait()
+    assert t.tolist() == [3, 6, 9, 12]
+    fits = [[torch.empty(2), torch.empty(3)] for _ in range(WORLD)]
+    group.allgather_coalesced(fits, [torch.ones(2) * rank, torch.ones(3) * rank]).wait()
+    assert [t.tolist() for t in fits[1]] == [[1.0] * 2, [1.0] * 3]
+    for outs in (fits[:-1], [[torch.empty(2)] for _ in range(WORLD)], [[torch.empty(3), torch.empty(2)]] * WORLD):
+        with pytest.raises(ValueError, match="lists"):
+            group.allgather_coalesced(outs, [torch.ones(2), torch.ones(3)])
+    with pytest.raises(TypeError, match="one type"):
+        group.allgather_coalesced(fits, [torch.ones(2), torch.ones(3, dtype=torch.int64)])
+    with pytest.raises(TypeError, match="alike"):
+        group.allgather([[torch.empty(2, dtype=torch.int64)] * WORLD], [torch.ones(2)])
+    return True
+
+
+def sparse(group):
+    """As gloo does it, and with DDP."""
+    gloo, rank = dist.new_group(backend="gloo"), group.rank()
+    for width in ((), (2,)):
+        found = []
+        for pg in (gloo, group):
+            indices = torch.tensor([[0, rank, rank + 1], [0, 1, 1]])[:, : rank + 1]
+            t = torch.sparse_coo_tensor(indices, torch.full((rank + 1, *width), float(rank + 1)), (4, 2, *width))
+            dist.all_reduce(t, group=pg)
+            found.append(t)
+        assert found[1].is_coalesced() and torch.equal(found[0].indices(), found[1].indices())
+        assert torch.equal(found[0].values(), found[1].values())
+    with pytest.raises(TypeError, match="SUM"):
+        dist.all_reduce(found[1], dist.ReduceOp.MAX)
+    trained = []
+    for pg in (gloo, group):
+        torch.manual_seed(0)
+        net = torch.nn.parallel.DistributedDataParallel(torch.nn.EmbeddingBag(9, 2, sparse=True, mode="sum"), process_group=pg)
+        net(torch.tensor([[rank, 2 * rank]])).sum().backward()
+        trained.append(net.module.weight.grad.to_dense())
+    assert torch.equal(*trained)
+    return True
+
+
+@pytest.mark.parametrize("function", [names, lists, sparse], ids=lambda f: f.__name__)
+def test_as_gloo(ranks, function):
+    assert ranks.run(WORLD, function, device="none") == [True] * WORLD
+
+
+def waits_at_once(group):
+    """Work objects of collectives whose caller waits at once are decided, with their outputs, when the call returns."""
+    c10d = torch._C._distributed_c10d
+    x, y, z = torch.ones(2), torch.zeros(2), torch.zeros(2)
+    calls = [(group.allreduce, ([x],), dist.AllreduceOptions), (group.allreduce, ([x.bool()],), dist.AllreduceOptions),
+             (group.broadcast, ([x],), c10d.BroadcastOptions), (group._allgather_base, (y, x), c10d.AllgatherOptions),
+             (group.allgather, ([[z]], [x]), c10d.AllgatherOptions),
+             (group._reduce_scatter_base, (y, x), c10d.ReduceScatterOptions),
+             (group.alltoall_base, (y, x, [], []), c10d.AllToAllOptions),
+             (group.gather, ([[y]], [x]), c10d.GatherOptions), (group.scatter, ([y], [[x]]), c10d.ScatterOptions)]
+    for call, tensors, kind in calls:
+        options = kind()
+        options.asyncOp = False
+        y.zero_(), z.zero_()
+        work = call(*tensors, options)
+        assert work.outcomes[0].ranks == {0} and work.ranks == {0}, call.__name__
+        assert call.__name__ in ("allreduce", "broadcast") or 1 in (y[1], z[1]), call.__name__
+        assert all(t.tolist() for t in work.result()) and work.get_future().done()
+    return True
+
+
+def test_a_call_that_waits_at_once_is_decided(ranks):
+    assert ranks.run(1, waits_at_once, device="none") == [True]

@@ -84,6 +84,22 @@ def checkpoint(group, folder):
     return True
 
 
+def sharded(group):
+    """A host without CUDA: torch takes the kind of device that a backend is registered for beside "cpu"."""
+    from torch.distributed._shard import sharded_tensor
+    from torch.distributed._shard.sharding_spec import ChunkShardingSpec
+
+    tensor = sharded_tensor.ones(ChunkShardingSpec(0, [f"rank:{r}/cpu" for r in range(WORLD)]), 4, 2)
+    out = torch.zeros(4, 2) if group.rank() == 0 else None
+    tensor.gather(out=out)
+    return out is None or bool((out == 1).all())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a host without CUDA")
+def test_sharded_tensors(ranks):
+    assert ranks.run(WORLD, sharded, device="none") == [True] * WORLD
+
+
 @pytest.mark.parametrize("function", [with_ddp, with_fsdp, compiled], ids=lambda f: f.__name__)
 def test_training(ranks, function):
     assert ranks.run(WORLD, function, device="none") == [True] * WORLD

@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 #include "../local/small.h"
-#include "covey.h"
+#include "covey_admin.h"
 #include "metrics.h"
 
 struct admin_member {
@@ -84,6 +84,7 @@ const char *admin_clock(char text[16]); /* the local time */
 void admin_group_clear(struct admin_group *group);
 void admin_group_pair(void *ctx, const char *key, const char *value); /* for covey_admin_call() */
 
+const char *admin_host_name(const char *host);
 const char *admin_state(const struct admin_group *group, int rank); /* a word; NULL: nothing to say of that rank */
 void admin_notes(const struct admin_member *member, FILE *to);
 uint64_t admin_beat_age_ms(const struct admin_group *group, const struct admin_member *member);

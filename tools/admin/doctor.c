@@ -164,26 +164,10 @@ static void check_memlock(struct doctor *d)
 			  : "nothing is locked over shared memory and tcp");
 }
 
-/* Read as the library does; join reports wrong values. */
-static unsigned long long setting(const char *name, unsigned long long fallback)
-{
-	const char *text = getenv(name);
-	char *end = NULL;
-	unsigned long long value = text ? strtoull(text, &end, 10) : 0;
-
-	if (end && (*end == 'K' || *end == 'k'))
-		value <<= 10;
-	else if (end && (*end == 'M' || *end == 'm'))
-		value <<= 20;
-	else if (end && (*end == 'G' || *end == 'g'))
-		value <<= 30;
-	return value ? value : fallback;
-}
-
 /* A window is a file without a name, and mirrors of peers on other hosts are private memory. */
 static void check_windows(struct doctor *d)
 {
-	const unsigned long long bytes = setting("COVEY_WINDOW_BYTES", 4294967296);
+	const unsigned long long bytes = tool_setting("COVEY_WINDOW_BYTES", 4294967296);
 	struct rlimit limit;
 
 	getrlimit(RLIMIT_FSIZE, &limit);
@@ -202,9 +186,9 @@ static void check_windows(struct doctor *d)
 /* Windows are reserved as addresses: a limit of addresses, or a kernel that counts them as memory, would refuse. */
 static void check_addresses(struct doctor *d)
 {
-	const unsigned long long most = setting("COVEY_MAX_RANKS", 64);
+	const unsigned long long most = tool_setting("COVEY_MAX_RANKS", 64);
 	const unsigned long long windows = (most > (unsigned)d->ranks ? most : (unsigned)d->ranks) + 1;
-	size_t bytes = (size_t)(setting("COVEY_WINDOW_BYTES", 4294967296) * windows);
+	size_t bytes = (size_t)(tool_setting("COVEY_WINDOW_BYTES", 4294967296) * windows);
 	struct rlimit limit;
 	char bound[60] = "";
 	void *at;
@@ -239,7 +223,7 @@ static void check_stack(struct doctor *d)
 /* Slots are memory of each rank: 8 and a page. */
 static void check_group_memory(struct doctor *d)
 {
-	const unsigned long long need = (4096 + 8 * setting("COVEY_SLOT_BYTES", 131072)) * (unsigned)d->ranks;
+	const unsigned long long need = (4096 + 8 * tool_setting("COVEY_SLOT_BYTES", 131072)) * (unsigned)d->ranks;
 	const long long most = group_bound("memory", "memory.limit_in_bytes", "memory.max");
 
 	if (most >= 0)
@@ -269,6 +253,8 @@ static void check_shared_memory(struct doctor *d)
 	int fd = memfd_create("ep-admin", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	int err = fd < 0 ? errno : posix_fallocate(fd, 0, (off_t)need);
 
+	while (err == EINTR)
+		err = posix_fallocate(fd, 0, (off_t)need);
 	find(d, err ? BAD : GOOD, "shared memory",
 	     "more memory for this container or user, or a smaller COVEY_SLOT_BYTES", "a window of %zu KiB: %s",
 	     need / 1024, err ? strerror(err) : "can be had");
@@ -384,7 +370,7 @@ static bool store_named(const struct doctor *d)
 static const char *store_change(int err, const char *cause)
 {
 	if (strstr(cause, "grant "))
-		return "the permission that is named; docs/store.md has all that covey needs";
+		return "the permission that is named; docs/operate/store.md has all that covey needs";
 	return err == COVEY_ERR_AUTH	  ? "the right password in COVEY_STORE or COVEY_STORE_PASSWORD"
 	       : err == COVEY_ERR_VERSION ? "Redis 6.2 or newer, and the same version of covey everywhere"
 	       : err == COVEY_ERR_INVAL	  ? "a right URL, or a server that has what is named"

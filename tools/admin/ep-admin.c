@@ -19,7 +19,7 @@
 #include "../local/output.h"
 #include "admin.h"
 
-#define CALL_MS 5000  /* one call */
+#define CALL_MS 6000  /* one call: longer than a request to the store may take, whose cause is told then */
 #define WAIT_MS 30000 /* --wait without a number */
 #define LOOK_MS 50    /* between two looks while waiting */
 #define MAX_WORDS ADMIN_MAX_WORDS
@@ -409,7 +409,7 @@ static int ask(struct admin *a)
 
 		if (m->member && !m->pending && !m->accused[0] && !m->proven[0]) {
 			fprintf(stderr, "ep-admin: refused: rank %d is alive (incarnation %" PRIu64 " on %s)\n",
-				a->ranks[i], m->inc, m->host);
+				a->ranks[i], m->inc, admin_host_name(m->host));
 			return EXIT_REFUSED;
 		}
 	}

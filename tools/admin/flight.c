@@ -245,6 +245,7 @@ static void print_events(const struct cvy_flight *page)
 		[COVEY_EVENT_FENCED] = "fenced",
 		[COVEY_EVENT_STORE_LOST] = "store lost",
 		[COVEY_EVENT_STORE_BACK] = "store back",
+		[COVEY_EVENT_JOIN_LOST] = "joiner lost",
 	};
 	uint64_t last = page->events;
 
@@ -252,7 +253,7 @@ static void print_events(const struct cvy_flight *page)
 		const struct cvy_flight_event *e = &page->event[n % CVY_FLIGHT_EVENTS];
 		uint64_t now = tool_now_ns();
 
-		if (e->kind < 1 || e->kind > COVEY_EVENT_STORE_BACK)
+		if (e->kind < 1 || e->kind > COVEY_EVENT_JOIN_LOST)
 			continue;
 		printf("rank %d, %.1f s ago: %s", page->rank, now > e->time_ns ? (double)(now - e->time_ns) / 1e9 : 0.0,
 		       kinds[e->kind]);

@@ -25,6 +25,17 @@ static void copy(char *to, size_t bytes, const char *from)
 	snprintf(to, bytes, "%s", from);
 }
 
+/* The name in a member's host, `BOOT.NETWORK.PIDS.NAME`: what people know it by. */
+const char *admin_host_name(const char *host)
+{
+	const char *at = host;
+
+	for (int dots = 0; dots < 3; dots++, at++)
+		if (!(at = strchr(at, '.')))
+			return host;
+	return *at ? at : host;
+}
+
 /* `inc from addr host` */
 static void read_member(struct admin_member *m, const char *value)
 {

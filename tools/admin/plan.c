@@ -22,25 +22,6 @@
 #define PAGE_BYTES 4096 /* signals, in front of the slots */
 #define SLOTS 8		/* two halves of 4 */
 
-/* A size from the environment, read as the library does; doctor and join report wrong values. */
-static uint64_t setting(const char *name, uint64_t fallback)
-{
-	const char *text = getenv(name);
-	uint64_t value;
-	char *end;
-
-	if (!text || !*text)
-		return fallback;
-	value = strtoull(text, &end, 10);
-	if (*end == 'K' || *end == 'k')
-		value <<= 10;
-	else if (*end == 'M' || *end == 'm')
-		value <<= 20;
-	else if (*end == 'G' || *end == 'g')
-		value <<= 30;
-	return value ? value : fallback;
-}
-
 struct need {
 	int ranks, max_ranks;
 	uint64_t addresses, shm, mirrors_per_far, undo;
@@ -61,15 +42,15 @@ static int listeners(void)
 static struct need work_out(int ranks)
 {
 	int fd_self = FD_SELF + listeners();
-	uint64_t slots = PAGE_BYTES + SLOTS * setting("COVEY_SLOT_BYTES", 131072);
-	uint64_t most = setting("COVEY_MAX_RANKS", 64);
+	uint64_t slots = PAGE_BYTES + SLOTS * tool_setting("COVEY_SLOT_BYTES", 131072);
+	uint64_t most = tool_setting("COVEY_MAX_RANKS", 64);
 	struct need n = { .ranks = ranks };
 
 	n.max_ranks = most < (uint64_t)ranks ? ranks : (int)most;
-	n.addresses = setting("COVEY_WINDOW_BYTES", 4294967296) * (uint64_t)n.max_ranks;
+	n.addresses = tool_setting("COVEY_WINDOW_BYTES", 4294967296) * (uint64_t)n.max_ranks;
 	n.shm = slots;
 	n.mirrors_per_far = slots;
-	n.undo = setting("COVEY_UNDO_BYTES", 67108864);
+	n.undo = tool_setting("COVEY_UNDO_BYTES", 67108864);
 	n.fd_one_host = fd_self + FD_LOCAL * (ranks - 1);
 	n.fd_one_host_tcp = fd_self + FD_LOCAL_TCP * (ranks - 1);
 	n.fd_far = fd_self + FD_FAR * (ranks - 1);
@@ -78,7 +59,7 @@ static struct need work_out(int ranks)
 
 static struct cvy_gpu_needs on_device(const struct need *n)
 {
-	return cvy_gpu_needs_of(n->ranks, setting("COVEY_DEVICE_WINDOW_BYTES", 0));
+	return cvy_gpu_needs_of(n->ranks, tool_setting("COVEY_DEVICE_WINDOW_BYTES", 0));
 }
 
 static json_t *device_json(const struct cvy_gpu_needs *d)

@@ -67,8 +67,8 @@ static void print_rank(const struct admin_group *g, int r, const char *state)
 	if (!strcmp(state, "hole") && m->left[0])
 		state = m->left;
 	printf("%-5d %-8s %-10s %-8s %-10s %s", r, state, inc, beat, done,
-	       m->member   ? m->host
-	       : m->joiner ? m->joiner_host
+	       m->member   ? admin_host_name(m->host)
+	       : m->joiner ? admin_host_name(m->joiner_host)
 			   : "-");
 	admin_notes(m, stdout);
 	putchar('\n');

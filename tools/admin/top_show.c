@@ -56,8 +56,8 @@ static void print_row(const struct top *top, const struct top_row *row, FILE *to
 		snprintf(beat, sizeof(beat), "%.1f s", (double)admin_beat_age_ms(top->group, m) / 1000);
 	fprintf(to, "%-5d %-8s %6s %9s %9s %5s  %-14s %6s %7s  %s", row->rank, state_of(row), epoch, operations, bytes,
 		wait, awaits, failed, beat,
-		m->member   ? m->host
-		: m->joiner ? m->joiner_host
+		m->member   ? admin_host_name(m->host)
+		: m->joiner ? admin_host_name(m->joiner_host)
 			    : "-");
 	admin_notes(m, to);
 	fputc('\n', to);

@@ -120,12 +120,12 @@ static void compare_rank(const struct admin_group *was, const struct admin_group
 	if (a->member && (!b->member || b->inc != a->inc))
 		say_gone(a, b, r);
 	if (b->member && (!a->member || a->inc != b->inc))
-		say("rank %d came: inc %" PRIu64 " on %s%s", r, b->inc, b->host,
+		say("rank %d came: inc %" PRIu64 " on %s%s", r, b->inc, admin_host_name(b->host),
 		    b->pending ? ", waits for a safe point" : "");
 	else if (b->member && a->pending && !b->pending)
 		say("rank %d was admitted", r);
 	if (b->joiner && (!a->joiner || a->joiner_inc != b->joiner_inc))
-		say("rank %d has a joiner: inc %" PRIu64 " on %s", r, b->joiner_inc, b->joiner_host);
+		say("rank %d has a joiner: inc %" PRIu64 " on %s", r, b->joiner_inc, admin_host_name(b->joiner_host));
 	else if (a->joiner && !b->joiner && !(b->member && b->inc == a->joiner_inc))
 		say("rank %d has no joiner any more", r);
 	if (b->accused[0] && strcmp(a->accused, b->accused))

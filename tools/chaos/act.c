@@ -10,7 +10,7 @@
 
 #include "net.h"
 #include "plan.h"
-#include "covey.h"
+#include "covey_admin.h"
 
 #define INSIDE_MS 2000	/* how long to look for a victim inside an operation */
 #define TRAP_MS 10000	/* until a process reaches the place where it is to die */

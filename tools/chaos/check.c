@@ -61,8 +61,9 @@ static void in_order(struct chaos_run *run, const struct chaos_worker *w, int gr
 			    member, (unsigned long long)last->seq, last->epoch, (unsigned long long)record->seq,
 			    record->epoch);
 	if (!record->status && !(record->mask >> member & 1) && !came_too_late(run, record) && !record->slip)
-		chaos_wrong(run, "group %d rank %d: seq %llu has mask %#llx, without the rank itself", group, member,
-			    (unsigned long long)record->seq, (unsigned long long)record->mask);
+		chaos_wrong(run, "group %d rank %d: seq %llu, %s, has mask %#llx, without the rank itself", group,
+			    member, (unsigned long long)record->seq, chaos_work_names[record->op],
+			    (unsigned long long)record->mask);
 	if (last->seq && last->epoch == record->epoch && !record->status && !last->status && !chaos_private(record) &&
 	    !chaos_private(last) && last->mask & ~record->mask)
 		chaos_wrong(run, "group %d rank %d: in epoch %u mask %#llx became %#llx", group, member, record->epoch,

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "../local/twin.h"
+#include "covey_device.h"
 #include "work.h"
 
 struct chaos_device {

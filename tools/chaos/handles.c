@@ -156,7 +156,7 @@ static bool rooms(struct chaos_handle *h)
 	       h->range && h->placed;
 }
 
-/* With COMPACT and HT a row has no expert of its own, with WIN and MESH none that its place says. */
+/* With COMPACT and HT a row has no expert of its own, with WIN none that its place says. */
 static void draw_factors(const struct chaos_member *m, struct chaos_handle *h, unsigned what)
 {
 	bool integers = h->rows == COVEY_EP_ROWS_INT8 || h->rows == COVEY_EP_ROWS_INT4;

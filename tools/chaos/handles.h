@@ -40,7 +40,7 @@ static inline bool chaos_handle_once(const struct chaos_handle *h)
 /* The rows of an expert begin where those of the one before end. */
 static inline bool chaos_handle_close(const struct chaos_handle *h)
 {
-	return h->preset == COVEY_EP_WIN || h->preset == COVEY_EP_MESH;
+	return h->preset == COVEY_EP_WIN;
 }
 
 /* Has @rank a place of the expert? */

@@ -15,6 +15,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "covey_device.h"
 #include "work.h"
 
 #define ADMIT_EVERY 16 /* steps from one safe point to the next */

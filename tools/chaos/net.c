@@ -236,6 +236,14 @@ int chaos_net_cut(int from, int to)
 	return run_at(to, "nft add rule inet chaos cuts ip saddr %s drop", chaos_net_address(from));
 }
 
+int chaos_net_narrow(int from, int to)
+{
+	if (!known(from) || !known(to) || from == to || net.cables)
+		return say("narrow", "there is no such pair of hosts, or they have cables");
+	return run_at(to, "nft add rule inet chaos cuts ip saddr %s ip length > %d drop", chaos_net_address(from),
+		      CHAOS_NET_NARROW);
+}
+
 int chaos_net_heal(void)
 {
 	int err = net.home < 0 ? say("heal", "it is not open") : 0;

@@ -16,6 +16,7 @@
 
 #define CHAOS_NET_HOSTS 4
 #define CHAOS_NET_STORE (-1)
+#define CHAOS_NET_NARROW 1000 /* bytes */
 
 /*
  * All return 0, or -1 after a line on stderr with the cause. The calling thread moves into a network of its own: call
@@ -27,7 +28,8 @@ const char *chaos_net_address(int host);
 
 int chaos_net_cut(int from,
 		  int to); /* packets from @from to @to are dropped silently; not those in the other direction */
-int chaos_net_heal(void);  /* undoes all cuts */
+int chaos_net_narrow(int from, int to); /* as a cut, of packets that are longer than CHAOS_NET_NARROW */
+int chaos_net_heal(void);		/* undoes all cuts */
 int chaos_net_slow(int host, int kbit); /* in both directions; 0: undo */
 
 void chaos_net_close(void); /* brings the calling thread back; hosts end with their last process */

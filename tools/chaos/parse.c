@@ -42,12 +42,9 @@ static int wrong(const struct reader *r, const char *format, ...)
 
 static int whole(const char *text, long min, long max, int *to)
 {
-	char *end;
 	long n;
 
-	errno = 0;
-	n = text ? strtol(text, &end, 10) : 0;
-	if (!text || errno || end == text || *end || n < min || n > max)
+	if (!text || !tool_number(text, min, max, &n, NULL))
 		return -1;
 	*to = (int)n;
 	return 0;
@@ -67,9 +64,7 @@ static int one_time(char *text, uint64_t *ms)
 	char *end;
 	long n;
 
-	errno = 0;
-	n = strtol(text, &end, 10);
-	if (errno || end == text || n < 0 || n > TIME_MAX_MS)
+	if (!tool_number(text, 0, TIME_MAX_MS, &n, &end))
 		return -1;
 	*ms = (uint64_t)n * (!strcmp(end, "s") ? 1000 : 1);
 	return (!strcmp(end, "ms") || !strcmp(end, "s")) && *ms <= TIME_MAX_MS ? 0 : -1;

@@ -19,16 +19,12 @@
 /* User and system time of a process, in seconds; < 0: it has ended. */
 static double cpu_seconds(pid_t pid)
 {
-	char path[64], line[1024], *after;
+	char name[16], line[1024];
 	unsigned long user, system;
-	FILE *file;
+	const char *after;
 
-	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-	file = fopen(path, "re");
-	if (!file)
-		return -1;
-	after = fgets(line, sizeof(line), file) ? strrchr(line, ')') : NULL;
-	fclose(file);
+	snprintf(name, sizeof(name), "%d", (int)pid);
+	after = tool_stat(name, line, sizeof(line));
 	if (!after || sscanf(after, ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &system) != 2)
 		return -1;
 	return (double)(user + system) / (double)sysconf(_SC_CLK_TCK);

@@ -4,7 +4,7 @@
 #define CHAOS_WORK_H
 
 #include "plan.h"
-#include "covey.h"
+#include "covey_ep.h"
 
 #define CHAOS_ROOM_SLACK 4096 /* bytes of send and recv past the largest size of the plan */
 #define CHAOS_HANDLES 3	      /* dispatch/combine handles at a time */

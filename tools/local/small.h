@@ -33,6 +33,37 @@ static inline bool tool_number(const char *text, long min, long max, long *value
 	return !errno && end != text && (!*end || rest) && *value >= min && *value <= max;
 }
 
+/* A size from the environment, read as the library does, which reports wrong values. */
+static inline uint64_t tool_setting(const char *name, uint64_t fallback)
+{
+	static const char units[] = { 'K', 'M', 'G' };
+	const char *text = getenv(name), *unit;
+	char *end = NULL;
+	uint64_t value = text ? strtoull(text, &end, 10) : 0;
+
+	unit = end ? memchr(units, *end & ~0x20, sizeof(units)) : NULL;
+	if (unit)
+		value <<= 10 * (unit - units + 1);
+	return value ? value : fallback;
+}
+
+/* What /proc/@pid/stat says behind the name, which may hold blanks and brackets: in @line; NULL: there is no such process. */
+static inline const char *tool_stat(const char *pid, char *line, size_t bytes)
+{
+	char path[64];
+	size_t n;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/%.20s/stat", pid);
+	file = fopen(path, "re");
+	if (!file)
+		return NULL;
+	n = fread(line, 1, bytes - 1, file);
+	fclose(file);
+	line[n] = '\0';
+	return strrchr(line, ')');
+}
+
 /* An option whose value is a number; a list of them ends with a NULL name. */
 struct tool_option {
 	int key;

@@ -19,7 +19,7 @@ void tool_device_choose(int devices, int rank)
 
 int tool_device_open(struct tool_device *d, const char *name, int device)
 {
-	const struct cvy_gpu_tool *tool = cvy_gpu_tool_find(1);
+	const struct cvy_gpu_tool *tool = cvy_gpu_tool_find();
 	const char *why = tool ? NULL : dlerror();
 
 	*d = (struct tool_device){ .tool = tool };
@@ -28,7 +28,7 @@ int tool_device_open(struct tool_device *d, const char *name, int device)
 	if (tool)
 		fprintf(stderr, "%s: device %d: %s\n", name, device, tool->why());
 	else
-		fprintf(stderr, "%s: %s\n", name, why ? why : "libcovey_cuda is of another version");
+		fprintf(stderr, "%s: %s\n", name, why ? why : "libcovey_cuda_tools is of another version");
 	return -1;
 }
 

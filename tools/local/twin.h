@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A device for tools that make inputs and check results in host memory: a buffer there may have a *twin* on the device,
- * which is copied as a whole. Memory and streams come from the table of libcovey_cuda (kernels/tool.h): tools are built
- * without CUDA.
+ * which is copied as a whole. Memory and streams come from the table of libcovey_cuda_tools (tool.h): tools are
+ * built without CUDA.
  */
 #ifndef LOCAL_TWIN_H
 #define LOCAL_TWIN_H

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# covey.h as a page of section 3: its parts are the sections, a function or struct with its comment an entry.
-# awk -v version=V -f api.awk covey.h; with -v names=1 only the names of the functions, one a line.
+# A public header as a page of section 3: its parts are the sections, a function or struct with its comment an entry.
+# awk -v version=V -v page=covey -f api.awk covey.h; with -v names=1 only the names of the functions, one a line.
+# What only a compiler of CUDA sees is not in it.
 
 function escape(s)
 {
@@ -47,11 +48,11 @@ function add(s)
 
 BEGIN {
 	if (!names) {
-		print ".TH COVEY 3 \"\" \"covey " version "\" \"covey\""
+		print ".TH " toupper(page) " 3 \"\" \"covey " version "\" \"covey\""
 		print ".SH NAME"
-		print "covey \\- the calls of the library"
+		print page " \\- the calls of the library"
 		print ".SH SYNOPSIS"
-		print ".B #include <covey.h>"
+		print ".B #include <" page ".h>"
 		print ".PP"
 		print "cc job.c $(pkg\\-config \\-\\-cflags \\-\\-libs covey)"
 		print ".SH DESCRIPTION"
@@ -73,7 +74,8 @@ BEGIN {
 	next
 }
 !begun && !opened && /^ \*$/ { if (!names && head > 1) print ".PP"; next }
-/^#ifndef COVEY_H/ { opened = 1 }
+/^#ifndef COVEY_/ { opened = 1 }
+/^#if defined\(__CUDACC__\)/ { exit }
 !begun { next }
 /^\/\*\*?/ {
 	comments = 0

@@ -52,8 +52,8 @@ static void pair(FILE *file)
 	row(file, "`top_k`", "1", CVY_EP_MAX_TOP_K, "`covey_ep_create`: INVAL");
 	row(file, "`experts`", "1", CVY_EP_MAX_EXPERTS, "`covey_ep_create`: INVAL");
 	row(file, "`max_ranks` x `max_tokens`", "", CVY_EP_MAX_ROWS, "`covey_ep_create`: INVAL");
-	row(file, "`max_ranks` x `max_tokens` x the smaller of `top_k` and `experts`, with WIN and MESH", "",
-	    CVY_EP_MAX_ROWS, "`covey_ep_create`: INVAL");
+	row(file, "`max_ranks` x `max_tokens` x the smaller of `top_k` and `experts`, with WIN", "", CVY_EP_MAX_ROWS,
+	    "`covey_ep_create`: INVAL");
 	row(file, "`places`; 0: 1. At most `max_ranks`", "0", COVEY_MAX_RANKS, "`covey_ep_create`: INVAL");
 	row(file, "`experts` x `places`", "", CVY_EP_MAX_PLACES, "`covey_ep_create`: INVAL");
 	head(file, "Device memory");
@@ -79,6 +79,48 @@ static void tools(FILE *file)
 	row(file, "replacements of all ranks together", "", RUN_MAX_RESTARTS, "the dead are not replaced");
 }
 
+/* What README's sentences about the guarantees leave out. */
+static void exceptions(FILE *file)
+{
+	fputs("\n## What the guarantees do not cover\n\n"
+	      "| guarantee | exception |\n|---|---|\n"
+	      "| G1: views are one history | a store that came back with older data, while half of the voters or fewer "
+	      "live to decide: one rare case, `docs/design/PROTOCOL.md`, section 4 |\n"
+	      "| G1, G2: alike on every survivor | alltoall(v), dispatch and combine have a mask of their own on each "
+	      "rank; reduce_scatter and scatter may end with LOST on one rank alone (`docs/guide/losses.md`) |\n"
+	      "| G2: an operation that ends | above `undo_bytes` in place, and above 3,840 KiB in place on a device, a "
+	      "death may end it with LOST, alike on all |\n"
+	      "| G4: a removed process changes no byte | kernels of your own that store in memory of peers: until the "
+	      "process learns of its removal it may store there (`docs/guide/kernels.md`) |\n"
+	      "| G4 | `device_memory` is ipc: nothing tells when the last store of a killed process has landed. Its "
+	      "chunk is "
+	      "used again 500 ms after the system closed its descriptors; stores were seen 30 ms after that |\n"
+	      "| G5: it ends | more than half of the members are lost at once, and nothing proves them dead: the "
+	      "others "
+	      "wait for one of them, or for `ep-admin evict --dead` (`docs/design/PROTOCOL.md`, section 13) |\n"
+	      "| G5 | the store does not answer: a view change waits for it, and so does an operation that lacks a "
+	      "dead rank |\n"
+	      "| G5 | a living rank does not make the call: it is waited for, unless `late_ms` or a deadline says "
+	      "otherwise |\n"
+	      "| G5 | `hang_ms`, `link_ms` or `lease_ms` is -1: a rank that is silent and not proven dead is not "
+	      "given up |\n"
+	      "| G5 | ranks that make different calls on devices, which are not compared; kernels of your own that one "
+	      "rank "
+	      "does not launch, or that wait for a word that a removed process stored over (`docs/guide/kernels.md`) "
+	      "|\n"
+	      "| G8: addresses stay | a communicator of libnccl ends by a loss: its graphs cannot be replayed, and "
+	      "another "
+	      "one is made (`docs/reference/nccl.md`) |\n"
+	      "| G8 | a group that grows: handles of dispatch have new sizes, and their graphs are "
+	      "captured again |\n"
+	      "| G9: at most 2 % | in place above one slot an operation on hosts saves its input: 1.22 of the time at "
+	      "1 MiB; small operations on hosts cost nanoseconds |\n"
+	      "| G9 | on devices an operation of 32 KiB to 64 MiB costs up to 11 %, from 128 MiB on up to 2 %, and a "
+	      "smaller one up to 0.42 us (`BENCHMARKS.md`) |\n"
+	      "| devices | all ranks of a group with devices have one; messages on devices do not cross hosts |\n",
+	      file);
+}
+
 void limits_manual(FILE *file)
 {
 	fputs("# Limits\n\n"
@@ -92,4 +134,5 @@ void limits_manual(FILE *file)
 	      file);
 	cvy_config_limits(file);
 	tools(file);
+	exceptions(file);
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "covey_device.h"
 #include "rank.h"
 
 static int failed(struct moe_rank *r, const char *what, int err)

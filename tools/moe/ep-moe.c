@@ -105,10 +105,11 @@ static long number(struct argp_state *state, const char *name, const char *text,
 
 const char *moe_preset_name(int preset)
 {
-	static const char *const names[] = {
-		[COVEY_EP_LL] = "ll",	[COVEY_EP_COMPACT] = "compact", [COVEY_EP_FLAT] = "flat",
-		[COVEY_EP_WIN] = "win", [COVEY_EP_MESH] = "mesh",	[COVEY_EP_HT] = "ht"
-	};
+	static const char *const names[] = { [COVEY_EP_LL] = "ll",
+					     [COVEY_EP_COMPACT] = "compact",
+					     [COVEY_EP_FLAT] = "flat",
+					     [COVEY_EP_WIN] = "win",
+					     [COVEY_EP_HT] = "ht" };
 
 	return preset < (int)(sizeof(names) / sizeof(names[0])) ? names[preset] : NULL;
 }
@@ -199,6 +200,8 @@ static error_t parse_size(int key, char *arg, struct argp_state *state)
 
 static int preset_named(struct argp_state *state, const char *name)
 {
+	if (!strcmp(name, "mesh"))
+		return COVEY_EP_MESH;
 	for (int preset = 0; moe_preset_name(preset); preset++)
 		if (!strcmp(moe_preset_name(preset), name))
 			return preset;

@@ -13,7 +13,7 @@
 #include <time.h>
 
 #include "../local/small.h"
-#include "covey.h"
+#include "covey_ep.h"
 #include "model.h"
 
 #define MOE_MAX_PLAN 16
@@ -87,7 +87,7 @@ const char *moe_preset_name(int preset); /* NULL: there is none */
 struct moe_arrived {
 	int preset; /* enum covey_ep_preset */
 	const int64_t *range;
-	const int32_t *count, *flat, *triplets; /* flat: with FLAT; triplets: with WIN and MESH */
+	const int32_t *count, *flat, *triplets; /* flat: with FLAT; triplets: with WIN */
 };
 
 /* A row is for all experts of a rank that its token names. */
@@ -99,7 +99,7 @@ static inline bool moe_once(int preset)
 /* The rows of an expert begin where those of the one before end. */
 static inline bool moe_close(int preset)
 {
-	return preset == COVEY_EP_WIN || preset == COVEY_EP_MESH;
+	return preset == COVEY_EP_WIN;
 }
 
 /* A step of @report's rank under the masks of its report. @ref makes all weights, as needed. */

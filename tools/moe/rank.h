@@ -28,7 +28,7 @@ struct moe_rank {
 	int *owner;		    /* [experts][places] of the present layout */
 	uint16_t *x, *packed_x, *y, *out;
 	int32_t *experts, *placed, *count, *src_info, *recv_experts; /* recv: COMPACT and HT */
-	int32_t *flat, *triplets;				     /* FLAT; WIN and MESH */
+	int32_t *flat, *triplets;				     /* FLAT; WIN */
 	float *weights, *recv_weights;
 	int64_t *range;
 	struct moe_report report;

@@ -2,11 +2,12 @@
 /*
  * Memory of a device. Inputs are made and results are checked in host memory. The data of an operation have the same
  * place in a buffer on the device, which is copied as a whole, guards included. Streams, graphs and times come from the
- * table of libcovey_cuda (kernels/tool.h), which covey_join() has opened: ep-perf is built without CUDA.
+ * table of libcovey_cuda_tools (tool.h): ep-perf is built without CUDA.
  */
 #include <stdlib.h>
 #include <string.h>
 
+#include "covey_device.h"
 #include "device.h"
 
 int perf_device_failed(const struct perf_job *job, const char *what, int err)
@@ -27,11 +28,11 @@ static int number_of(void)
 
 int perf_device_open(struct perf_job *job)
 {
-	const struct cvy_gpu_tool *tool = cvy_gpu_tool_find(0);
+	const struct cvy_gpu_tool *tool = cvy_gpu_tool_find();
 	int err;
 
 	if (!tool) {
-		fprintf(stderr, "ep-perf: the group has no device, or libcovey_cuda is of another version\n");
+		fprintf(stderr, "ep-perf: libcovey_cuda_tools is missing, or of another version\n");
 		return COVEY_ERR_UNSUPPORTED;
 	}
 	job->device = calloc(1, sizeof(*job->device));

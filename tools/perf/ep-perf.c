@@ -25,7 +25,6 @@
 #define MOST_SECONDS 86400
 #define WINDOW_PAGE ((size_t)2 << 20) /* windows are multiples of it */
 #define PLAIN_TURNS 11		      /* of all iterations, on a device without graphs */
-#define A2A_GRAPHS 20		      /* replays of all2all, unless -G says so */
 
 const char *argp_program_version = "ep-perf " COVEY_VERSION;
 
@@ -66,20 +65,6 @@ static const char doc[] =
 	"processor, about 2 if it holds any. beside is its time if the receive begins with it. The send has the first "
 	"step "
 	"of each lane, the receive all others.\n\n"
-	"all2all measures a pair of dispatch and combine, with experts between them, in the five shapes of the "
-	"alltoall "
-	"contest of 2025 for eight MI300X, in fp16; fewer ranks have the tokens of the first ones and share all "
-	"experts. "
-	"An expert multiplies by 1 + its rank, then, in a second part of the table, by a vector that only its owner "
-	"knows: with the first alone a rank could compute its results without moving a byte. wall is taken as the "
-	"contest does, floor is the same without the pair. Results are compared with the documented sum, bit by bit, "
-	"and "
-	"with the contest's, within its tolerance. On devices two plain programs stand beside covey (--alone leaves "
-	"them "
-	"out): nccl sends and receives rows in groups of calls; heap has kernels that store rows into memory that all "
-	"ranks map. Each rung of --ladder adds to the one before: a flag for each peer, a flag for each token, experts "
-	"in "
-	"the kernel that sends back, nothing to clear, entries split evenly over warps.\n\n"
 	"Exit status: 0 all is right, 1 wrong data (or less than 0.9 x NCCL_TESTS_MIN_BW), 2 an operation or the group "
 	"failed, or the output cannot be written, 64 usage.";
 
@@ -114,33 +99,19 @@ static const struct argp_option options[] = {
 	{ "experts", OPT_EXPERTS, "E", 0, "dispatch: experts of all ranks (8 for each rank)", 3 },
 	{ "topk", OPT_TOPK, "K", 0, "dispatch: experts of a token (8)", 3 },
 	{ "lanes", OPT_LANES, "L[,L...]", 0,
-	  "dispatch, device: processors that a call takes, a row for each number; 0: as many as pay (0); all2all: one "
-	  "number",
-	  3 },
+	  "dispatch, device: processors that a call takes, a row for each number; 0: as many as pay (0)", 3 },
 	{ "preset", OPT_PRESET, "ll|compact|flat|win|mesh|ht", 0,
-	  "dispatch, device; all2all: a row for each expert of a token, or for each rank; flat: as ll, each row with "
+	  "dispatch, device: a row for each expert of a token, or for each rank; flat: as ll, each row with "
 	  "its source and entry; win, mesh: as ll, without gaps between experts; ht: as compact, over two hops between "
 	  "hosts (ll)",
 	  3 },
-	{ "rows", OPT_ROWS, "bf16|e4m3|int8|int4", 0, "dispatch: type of the dispatched rows (bf16)", 3 },
+	{ "rows", OPT_ROWS, "bf16|e4m3|e4m3_pow2|int8|int4", 0, "dispatch: type of the dispatched rows (bf16)", 3 },
 	{ "back", OPT_BACK, "plain|int8", 0, "dispatch: type of the rows that come back; plain: bfloat16 (plain)", 3 },
 	{ "combine", OPT_COMBINE, "expert|rank", 0,
 	  "dispatch, device, ll: rows come back for each expert, or summed for each rank (expert)", 3 },
 	{ "split", OPT_SPLIT, NULL, 0,
 	  "dispatch, device: send and receive apart, too, with another stream's kernel between them", 3 },
-	{ "shapes", OPT_SHAPES, "N[,N...]", 0, "all2all: shapes from 1 to 5 (all)", 4 },
-	{ "repeats", OPT_REPEATS, "N", 0, "all2all: pairs timed as the contest does (100)", 4 },
-	{ "fused", OPT_FUSED, NULL, 0,
-	  "all2all, ll or flat: where an expert multiplies by 1 + its rank, the combine does (expert_scale), and covey "
-	  "has "
-	  "no kernel of experts",
-	  4 },
-	{ "ladder", OPT_LADDER, "RUNG[,RUNG...]|all", 0,
-	  "all2all, device: peer, token, fused, noclear, even: what the way by a heap has, each with all before it "
-	  "(even)",
-	  4 },
 	{ "spoil", OPT_SPOIL, NULL, OPTION_HIDDEN, "Change a bit before the check", 0 },
-	{ "miss", OPT_MISS, NULL, OPTION_HIDDEN, "all2all: the last rank launches nothing of the way by a heap", 0 },
 	{ "nthreads", 't', "N", OPTION_HIDDEN, NULL, 0 },
 	{ "ngpus", 'g', "N", OPTION_HIDDEN, NULL, 0 },
 	{ "agg_iters", 'm', "N", OPTION_HIDDEN, NULL, 0 },
@@ -226,10 +197,10 @@ static long number(const char *name, const char *text, long min, long max)
 
 static size_t bytes_of(const char *name, const char *text)
 {
-	static const char units[] = "KMG";
+	static const char units[] = { 'K', 'M', 'G' };
 	char *end;
 	double value = strtod(text, &end);
-	const char *unit = *end ? strchr(units, *end & ~0x20) : NULL;
+	const char *unit = memchr(units, *end & ~0x20, sizeof(units));
 
 	if (unit) {
 		value *= (double)((size_t)1 << (10 * (unit - units + 1)));
@@ -275,8 +246,7 @@ static void operation_named(const char *text, struct perf_options *opt, bool *ep
 {
 	if (opt->op || *ep)
 		perf_usage("%s: one operation at a time", text);
-	opt->all2all = !strcmp(text, "all2all");
-	*ep = opt->all2all || !strcmp(text, "dispatch") || !strcmp(text, "combine");
+	*ep = !strcmp(text, "dispatch") || !strcmp(text, "combine");
 	for (int i = 0; i < perf_op_count; i++)
 		if (!strcmp(perf_ops[i].name, text))
 			opt->op = &perf_ops[i];
@@ -321,7 +291,6 @@ static error_t parse_number(int key, const char *arg, struct perf_options *opt)
 		{ OPT_HIDDEN, "--hidden", &opt->hidden, 8, 1 << 20 },
 		{ OPT_EXPERTS, "--experts", &opt->experts, 1, 65536 },
 		{ OPT_TOPK, "--topk", &opt->topk, 1, 32 },
-		{ OPT_REPEATS, "--repeats", &opt->repeats, 1, 1000000 },
 		{ 'n', "-n", &opt->iters, 1, MOST_ITERS },
 		{ 'w', "-w", &opt->warmup, 0, MOST_ITERS },
 		{ 'c', "-c", &opt->checks, 0, 1000 },
@@ -380,9 +349,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case OPT_SPOIL:
 		opt->spoil = true;
 		return 0;
-	case OPT_MISS:
-		opt->miss = true;
-		return 0;
 	case ARGP_KEY_ARG:
 		operation_named(arg, opt, &in->ep);
 		return 0;
@@ -417,12 +383,10 @@ static void check_options(const struct reading *in)
 	if (opt->factor <= 0 && !opt->step_bytes && opt->min_bytes != opt->max_bytes)
 		perf_usage("-i 0 leads nowhere");
 	if (in->ep && (opt->fault || opt->plot || in->min_given || in->max_given))
-		perf_usage("dispatch and all2all have no sizes in bytes: -b, -e, -F and --plot are for the other "
+		perf_usage("dispatch and combine have no sizes in bytes: -b, -e, -F and --plot are for the other "
 			   "operations");
-	if (in->ep && !opt->all2all)
+	if (in->ep)
 		perf_check_ep(opt);
-	if (!opt->all2all && (opt->shapes.count || opt->repeats || opt->rungs || opt->fused))
-		perf_usage("--shapes, --repeats, --fused and --ladder are for all2all");
 	check_device(opt);
 	if (opt->fault && opt->op->messages)
 		perf_usage("-F: survivors agree on no result of %s", opt->op->name);
@@ -452,20 +416,6 @@ static void fill_in(struct perf_options *opt)
 	opt->tokens = opt->token_list.value[0];
 }
 
-static void fill_in_a2a(struct perf_options *opt)
-{
-	if (!opt->repeats)
-		opt->repeats = 100;
-	if (!opt->rungs)
-		opt->rungs = 1u << CVY_GPU_HEAP_EVEN;
-	if (!opt->shapes.count)
-		while (opt->shapes.count < PERF_SHAPES) {
-			opt->shapes.value[opt->shapes.count] = opt->shapes.count + 1;
-			opt->shapes.count++;
-		}
-	perf_a2a_window(opt);
-}
-
 int perf_parse(int argc, char **argv, struct perf_options *opt)
 {
 	static char args_doc[] = "OPERATION";
@@ -492,19 +442,12 @@ int perf_parse(int argc, char **argv, struct perf_options *opt)
 		opt->max_bytes = opt->min_bytes;
 	device = getenv("COVEY_DEVICE");
 	opt->device = device && device[0] && strcmp(device, "none");
-	if (opt->all2all)
-		perf_check_a2a(opt);
-	else
-		fill_in(opt);
-	if (opt->all2all && opt->device && !opt->graphs)
-		opt->graphs = A2A_GRAPHS;
+	fill_in(opt);
 	opt->turns = opt->graphs ? opt->graphs : PLAIN_TURNS;
 	if (opt->device && opt->registered)
 		make_window(opt);
 	check_options(&in);
-	if (opt->all2all)
-		fill_in_a2a(opt);
-	else if (in.ep && opt->device)
+	if (in.ep && opt->device)
 		perf_ep_window(opt);
 	if (!opt->lane_list.count)
 		opt->lane_list.count = 1; /* 0 */

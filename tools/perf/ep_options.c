@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The options of dispatch and combine, and of all2all. */
+/* The options of dispatch and combine. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "all2all.h"
 #include "options.h"
 
 #define PERF_NAMES 6 /* of an option, at most */
@@ -17,8 +16,9 @@ static const struct {
 			   { "ll", "compact", "flat", "win", "mesh", "ht" },
 			   { COVEY_EP_LL, COVEY_EP_COMPACT, COVEY_EP_FLAT, COVEY_EP_WIN, COVEY_EP_MESH, COVEY_EP_HT } },
 	[PERF_ROWS] = { "--rows",
-			{ "bf16", "e4m3", "int8", "int4" },
-			{ COVEY_EP_ROWS_BF16, COVEY_EP_ROWS_E4M3, COVEY_EP_ROWS_INT8, COVEY_EP_ROWS_INT4 } },
+			{ "bf16", "e4m3", "int8", "int4", "e4m3_pow2" },
+			{ COVEY_EP_ROWS_BF16, COVEY_EP_ROWS_E4M3, COVEY_EP_ROWS_INT8, COVEY_EP_ROWS_INT4,
+			  COVEY_EP_ROWS_E4M3_POW2 } },
 	[PERF_BACKS] = { "--back", { "plain", "int8" }, { COVEY_EP_BACK_PLAIN, COVEY_EP_BACK_INT8 } },
 	[PERF_COMBINES] = { "--combine", { "expert", "rank" }, { COVEY_EP_PER_EXPERT, COVEY_EP_PER_RANK } },
 };
@@ -72,39 +72,6 @@ static struct perf_list list_of(const char *name, const char *text, long min, lo
 	return list;
 }
 
-/* One of those with commas between; 0: it is none. */
-static unsigned rung_named(const char *name, size_t length)
-{
-	for (int i = 0; perf_a2a_way(PERF_WAY_HEAP + i); i++) {
-		const char *rung = strchr(perf_a2a_way(PERF_WAY_HEAP + i), '-') + 1;
-
-		if (strlen(rung) == length && !strncmp(rung, name, length))
-			return 1u << i;
-	}
-	return 0;
-}
-
-static unsigned rungs_named(const char *text)
-{
-	unsigned all = 0;
-
-	if (!strcmp(text, "all"))
-		return (1u << (PERF_WAYS - PERF_WAY_HEAP)) - 1;
-	for (const char *at = text, *end;; at = end + 1) {
-		unsigned rung;
-
-		end = strchrnul(at, ',');
-		rung = rung_named(at, (size_t)(end - at));
-		if (!rung)
-			perf_usage("--ladder is %s: peer, token, fused, noclear and even are needed, with commas "
-				   "between, or all",
-				   text);
-		all |= rung;
-		if (!*end)
-			return all;
-	}
-}
-
 error_t perf_parse_ep(int key, const char *arg, struct perf_options *opt)
 {
 	switch (key) {
@@ -129,15 +96,6 @@ error_t perf_parse_ep(int key, const char *arg, struct perf_options *opt)
 		return 0;
 	case OPT_SPLIT:
 		opt->split = true;
-		return 0;
-	case OPT_FUSED:
-		opt->fused = true;
-		return 0;
-	case OPT_LADDER:
-		opt->rungs = rungs_named(arg);
-		return 0;
-	case OPT_SHAPES:
-		opt->shapes = list_of("--shapes", arg, 1, PERF_SHAPES);
 		return 0;
 	}
 	return ARGP_ERR_UNKNOWN;
@@ -187,26 +145,6 @@ void perf_check_ep(const struct perf_options *opt)
 	check_hops(opt);
 }
 
-void perf_check_a2a(const struct perf_options *opt)
-{
-	if (opt->token_list.count || opt->hidden || opt->experts || opt->topk)
-		perf_usage(
-			"--tokens, --hidden, --experts and --topk: all2all has its own; --shapes chooses among them");
-	if (opt->rows || opt->split)
-		perf_usage("--rows and --split are for dispatch: the rows of all2all are fp16");
-	if (opt->registered)
-		perf_usage("-R: buffers of dispatch and combine are not registered");
-	if (opt->fused && opt->preset != COVEY_EP_LL && opt->preset != COVEY_EP_FLAT)
-		perf_usage("--fused is for --preset ll or flat: elsewhere the place of a row does not say its expert");
-	if (!opt->device && opt->rungs)
-		perf_usage("--ladder is for device memory; --device chooses a device's");
-	if (!opt->device && opt->lane_list.count)
-		perf_usage("--lanes is for device memory; --device chooses a device's");
-	if (opt->lane_list.count > 1)
-		perf_usage("--lanes: all2all takes one number");
-	check_hops(opt);
-}
-
 #define MANY_RANKS 64		      /* default of max_ranks */
 #define WINDOW ((size_t)4 << 30)      /* default of window_bytes */
 #define MOST_WINDOW ((size_t)1 << 42) /* limit of window_bytes */
@@ -240,12 +178,4 @@ void perf_ep_window(const struct perf_options *opt)
 		if ((size_t)opt->token_list.value[i] > tokens)
 			tokens = (size_t)opt->token_list.value[i];
 	make_room(opt, tokens * (size_t)opt->hidden, (size_t)opt->topk);
-}
-
-/* The last shape is the largest. */
-void perf_a2a_window(const struct perf_options *opt)
-{
-	const struct perf_shape *s = &perf_shapes[PERF_SHAPES - 1];
-
-	make_room(opt, (size_t)s->tokens * (size_t)s->hidden, (size_t)s->topk);
 }

@@ -16,7 +16,7 @@ struct perf_room {
 	/* bin_rows: kept for a bin; where bins stand close, for all */
 	size_t bin_rows, all_rows, row_bytes, groups;
 	/* host memory: outputs of a dispatch; of one bin its rows and the input of combine */
-	int32_t *src_info, *recv_experts, *flat, *triplets; /* flat: with FLAT; triplets: with WIN and MESH */
+	int32_t *src_info, *recv_experts, *flat, *triplets; /* flat: with FLAT; triplets: with WIN */
 	int64_t *range;
 	uint8_t *rows;
 	float *scales;

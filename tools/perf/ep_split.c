@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * --split: dispatch and combine in two phases, with a kernel of another stream between them. That kernel wants every
- * processor for itself (kernels/tool.h): if the operation held one, it would take twice as long. So three times of it
+ * processor for itself (tool.h): if the operation held one, it would take twice as long. So three times of it
  * stand side by side: alone, between the phases (events order it behind the send and the receive behind it), and begun
  * together with the receive, whose lanes do hold processors.
  *

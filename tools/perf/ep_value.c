@@ -26,6 +26,7 @@ bool perf_ep_is(const struct perf_options *opt, const uint8_t *row, const float 
 
 	switch (opt->rows) {
 	case COVEY_EP_ROWS_E4M3:
+	case COVEY_EP_ROWS_E4M3_POW2:
 		return fabsf(of_e4m3(row[h]) * scale[(size_t)(h / CVY_EP_GROUP) * apart] - value) < 1e-3f;
 	case COVEY_EP_ROWS_INT8:
 		return fabsf((float)(int8_t)row[h] * *scale - value) <= *scale * 0.501f;

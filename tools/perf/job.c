@@ -2,6 +2,7 @@
 /* Joins the group, walks types, reductions, roots and sizes of the options, one row each, and sums up. */
 #include <stdlib.h>
 
+#include "covey_admin.h"
 #include "perf.h"
 
 #define ROWS_STEP 64
@@ -174,8 +175,6 @@ int perf_run(struct perf_job *job)
 		code = PERF_FAILED;
 	else if (job->opt.explain)
 		code = explain(job);
-	else if (job->opt.all2all)
-		code = perf_all2all(job);
 	else
 		code = job->opt.op ? table(job) : perf_ep(job);
 	if (code == PERF_OK && !job->opt.explain)
@@ -188,6 +187,5 @@ int perf_run(struct perf_job *job)
 	free(job->hist);
 	free(job->rows);
 	free(job->pair_rows);
-	free(job->a2a_rows);
 	return code;
 }

@@ -83,48 +83,6 @@ static json_t *pair_json(const struct perf_job *job, const struct perf_pair_row 
 	return to;
 }
 
-static json_t *a2a_time_json(const struct perf_a2a_row *row, const struct perf_a2a_time *t)
-{
-	if (!t->measured)
-		return json_null();
-	return json_pack("{s:f, s:f, s:f, s:I, s:I}", "wall", t->wall_us, "again", t->again_us, "times_wire",
-			 row->wire_us > 0 ? t->again_us / row->wire_us : 0, "wrong", (json_int_t)t->wrong, "far",
-			 (json_int_t)t->far);
-}
-
-static json_t *a2a_json(const struct perf_a2a_row *row)
-{
-	json_t *to =
-		json_pack("{s:i, s:s, s:i, s:f, s:f}", "shape", row->shape + 1, "expert", perf_a2a_expert(row->expert),
-			  "tokens", row->tokens, "floor", row->floor_us, "wire", row->wire_us);
-
-	for (int w = 0; w < PERF_WAYS; w++)
-		json_object_set_new(to, perf_a2a_way(w), a2a_time_json(row, &row->way[w]));
-	return to;
-}
-
-/* Of each way: for experts by rank, then by vector. */
-static json_t *means_json(const struct perf_job *job)
-{
-	json_t *to = json_object();
-
-	for (int w = 0; w < PERF_WAYS; w++) {
-		json_t *both = json_array();
-
-		for (int e = 0; e < 2; e++)
-			json_array_append_new(both,
-					      json_pack("{s:f, s:f}", "wall", perf_a2a_mean(job, e, w, PERF_A2A_WALL),
-							"again", perf_a2a_mean(job, e, w, PERF_A2A_AGAIN)));
-		json_object_set_new(to, perf_a2a_way(w), both);
-	}
-	return to;
-}
-
-static const char *operation(const struct perf_job *job)
-{
-	return job->opt.op ? job->opt.op->name : job->opt.all2all ? "all2all" : "dispatch";
-}
-
 int perf_json(const struct perf_job *job, bool ok, double busbw)
 {
 	json_t *rows = json_array(), *all;
@@ -134,18 +92,12 @@ int perf_json(const struct perf_job *job, bool ok, double busbw)
 		json_array_append_new(rows, row_json(job, &job->rows[i]));
 	for (int i = 0; i < job->pair_row_count; i++)
 		json_array_append_new(rows, pair_json(job, &job->pair_rows[i]));
-	for (int i = 0; i < job->a2a_row_count; i++)
-		json_array_append_new(rows, a2a_json(&job->a2a_rows[i]));
-	if (!job->opt.op && !job->device && !job->opt.all2all)
+	if (!job->opt.op && !job->device)
 		json_array_append_new(rows, ep_json(job));
 	all = json_pack("{s:s, s:s, s:i, s:i, s:i, s:I, s:f, s:b, s:o}", "version", COVEY_VERSION, "operation",
-			operation(job), "ranks", job->size, "iters", job->opt.iters, "warmup", job->opt.warmup, "wrong",
-			(json_int_t)job->wrong, "busbw", busbw, "ok", ok, "rows", rows);
-	if (all && job->opt.all2all) {
-		json_object_set_new(all, "preset", json_string(perf_name_of(PERF_PRESETS, job->opt.preset)));
-		json_object_set_new(all, "fused", json_boolean(job->opt.fused));
-		json_object_set_new(all, "means", means_json(job));
-	}
+			job->opt.op ? job->opt.op->name : "dispatch", "ranks", job->size, "iters", job->opt.iters,
+			"warmup", job->opt.warmup, "wrong", (json_int_t)job->wrong, "busbw", busbw, "ok", ok, "rows",
+			rows);
 	errno = ENOMEM;
 	err = !all || json_dump_file(all, job->opt.json, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
 	if (err)

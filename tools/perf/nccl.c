@@ -199,22 +199,6 @@ static int sendrecv(const struct perf_nccl *n, const struct perf_call *c)
 	return err ? err : ended;
 }
 
-int perf_nccl_swap(const struct perf_nccl *n, const struct perf_swap *swaps, int count, struct CUstream_st *stream)
-{
-	int err = n->begin(), ended;
-
-	for (int i = 0; i < count && !err; i++) {
-		const struct perf_swap *s = &swaps[i];
-
-		if (s->send_bytes)
-			err = n->send(s->send, s->send_bytes, COVEY_UINT8, s->with, n->comm, stream);
-		if (!err && s->recv_bytes)
-			err = n->recv(s->recv, s->recv_bytes, COVEY_UINT8, s->with, n->comm, stream);
-	}
-	ended = n->end();
-	return err || ended ? COVEY_ERR_IO : 0;
-}
-
 /* @c: as for ours, with the places of its buffers. */
 static int run(const struct perf_nccl *n, const struct perf_op *op, const struct perf_call *c)
 {

@@ -24,12 +24,7 @@ enum {
 	OPT_ROWS,
 	OPT_COMBINE,
 	OPT_BACK,
-	OPT_SPLIT,
-	OPT_SHAPES,
-	OPT_REPEATS,
-	OPT_LADDER,
-	OPT_FUSED,
-	OPT_MISS
+	OPT_SPLIT
 };
 
 /* Prints the error once, not once a rank, and ends. */
@@ -38,9 +33,7 @@ void __attribute__((format(printf, 1, 2), noreturn)) perf_usage(const char *form
 /* ep_options.c */
 error_t perf_parse_ep(int key, const char *arg, struct perf_options *opt);
 void perf_check_ep(const struct perf_options *opt);
-void perf_check_a2a(const struct perf_options *opt);
 /* before the group is joined */
 void perf_ep_window(const struct perf_options *opt);
-void perf_a2a_window(const struct perf_options *opt);
 
 #endif

@@ -4,7 +4,7 @@
  * and roots; measure.c times one row of the table; ops.c is the table of operations, types.c that of types and
  * reductions; device.c has memory, graphs and times of a device, nccl.c NCCL beside us; data.c knows the right value of
  * every byte; fault.c strikes a rank; ep.c measures dispatch and combine on host memory, ep_device.c, ep_check.c and
- * ep_split.c on devices; all2all.h lists the files of all2all; out.c, ep_out.c, json.c and plot.c print.
+ * ep_split.c on devices; out.c, ep_out.c, json.c and plot.c print.
  *
  * Every rank runs the same calls in the same order, decisions included: values that decide a loop are agreed on first.
  * Rank 0, or the lowest remaining rank, prints.
@@ -18,7 +18,7 @@
 #include <stdio.h>
 
 #include "../local/small.h"
-#include "covey.h"
+#include "covey_ep.h"
 
 enum { PERF_OK, PERF_WRONG, PERF_FAILED, PERF_USAGE = 64 }; /* exit codes */
 enum { PERF_OF_RANK0, PERF_OF_AVG, PERF_OF_MIN, PERF_OF_MAX };
@@ -105,15 +105,9 @@ struct perf_options {
 	int rows, back;				/* enum covey_ep_rows_as, _back_as */
 	int preset, combine;			/* on devices; enum covey_ep_preset, _combine_as */
 	bool split;
-	bool all2all;		 /* the five shapes, instead of dispatch */
-	struct perf_list shapes; /* from 1 */
-	int repeats;
-	bool fused;	/* all2all: the combine multiplies, where an expert only multiplies by a number */
-	unsigned rungs; /* of the ladder of the way by a heap: bit r is rung r (enum cvy_gpu_rung) */
 	const char *json, *plot;
 	bool explain; /* print the chosen options, and leave */
 	bool spoil;   /* one bit before each check: it must be found */
-	bool miss;    /* turns of the last rank: the others must not wait for ever */
 	double least_busbw;
 	uint64_t seed; /* of inputs */
 };
@@ -174,30 +168,6 @@ struct perf_pair_row {
 	int64_t wrong;
 };
 
-/* ---- all2all: a pair of dispatch and combine in five shapes ---- */
-
-#define PERF_SHAPES 5
-
-#define PERF_RUNGS 5
-
-enum { PERF_WAY_COVEY, PERF_WAY_NCCL, PERF_WAY_HEAP, PERF_WAYS = PERF_WAY_HEAP + PERF_RUNGS }; /* a way a rung */
-
-struct perf_a2a_time {
-	bool measured;
-	double wall_us, again_us; /* as the contest takes it; of pairs back to back */
-	int64_t wrong, far;
-};
-
-/* A shape with one kind of experts. */
-struct perf_a2a_row {
-	int shape, expert; /* index in perf_shapes; enum perf_expert */
-	int tokens;	   /* of all ranks */
-	double floor_us, wire_us;
-	struct perf_a2a_time way[PERF_WAYS];
-};
-
-enum perf_a2a_what { PERF_A2A_WALL, PERF_A2A_FLOOR, PERF_A2A_AGAIN, PERF_A2A_WIRE };
-
 #define PERF_HOST_RANKS 256 /* of a library for devices, at most */
 
 struct perf_job {
@@ -216,8 +186,6 @@ struct perf_job {
 	struct perf_ep_row ep_row;
 	struct perf_pair_row *pair_rows;
 	int pair_row_count;
-	struct perf_a2a_row *a2a_rows;
-	int a2a_row_count;
 	int64_t wrong;
 	double busbw_sum;
 	int busbw_count;
@@ -282,16 +250,6 @@ bool perf_nccl_has(const struct perf_nccl *n, const struct perf_op *op, const st
 int perf_nccl_run(const struct perf_nccl *n, const struct perf_op *op, const struct perf_call *call,
 		  const char *const ours[2], size_t bytes);
 
-struct perf_swap {
-	int with; /* rank */
-	const void *send;
-	void *recv;
-	size_t send_bytes, recv_bytes;
-};
-
-/* In one group of calls. */
-int perf_nccl_swap(const struct perf_nccl *n, const struct perf_swap *swaps, int count, struct CUstream_st *stream);
-
 /* hist.c */
 void perf_hist_clear(struct perf_hist *hist);
 void perf_hist_add(struct perf_hist *hist, uint64_t ns);
@@ -319,9 +277,6 @@ bool perf_ep_came(const struct perf_options *opt, uint16_t out, unsigned want);
 /* ep_device.c */
 int perf_ep_device(struct perf_job *job);
 
-/* all2all.c */
-int perf_all2all(struct perf_job *job);
-
 /* hosts.c: all ranks */
 int perf_hosts(struct perf_job *job);
 
@@ -338,18 +293,13 @@ static inline bool perf_once(int preset)
 /* The rows of an expert begin where those of the one before end. */
 static inline bool perf_close(int preset)
 {
-	return preset == COVEY_EP_WIN || preset == COVEY_EP_MESH;
+	return preset == COVEY_EP_WIN;
 }
 
 /* ep_out.c */
 void perf_print_pair_head(const struct perf_job *job);
 void perf_print_pair(const struct perf_job *job, const struct perf_pair_row *row);
 void perf_print_splits(const struct perf_job *job);
-
-/* all2all_out.c */
-const char *perf_a2a_way(int way); /* NULL: there is none */
-const char *perf_a2a_expert(int expert);
-double perf_a2a_mean(const struct perf_job *job, int expert, int way, enum perf_a2a_what what); /* geometric */
 
 /* out.c */
 void perf_print_head(const struct perf_job *job);

@@ -25,20 +25,9 @@
 /* Parent and session of a process, from its stat line; -1: it has ended. */
 static int read_stat(const char *pid, int *parent, int *session)
 {
-	char path[64], line[512], *after;
-	ssize_t n;
-	int fd;
+	char line[512];
+	const char *after = tool_stat(pid, line, sizeof(line));
 
-	snprintf(path, sizeof(path), "/proc/%.20s/stat", pid);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return -1;
-	n = read(fd, line, sizeof(line) - 1);
-	close(fd);
-	if (n <= 0)
-		return -1;
-	line[n] = '\0';
-	after = strrchr(line, ')'); /* the name may hold blanks and brackets */
 	if (!after || sscanf(after, ") %*c %d %*d %d", parent, session) != 2)
 		return -1;
 	return 0;
@@ -167,6 +156,10 @@ int run_variables(const struct run_options *opt, const char *url, int rank, bool
 	set_number(&list[n++], "COVEY_MAX_RANKS", opt->max_ranks);
 	if (opt->job[0])
 		set_text(&list[n++], "COVEY_JOB", opt->job);
+	if (opt->meeting) {
+		set_text(&list[n++], "MASTER_ADDR", opt->ssh_count ? opt->hosts[0] : "127.0.0.1");
+		set_number(&list[n++], "MASTER_PORT", opt->meeting);
+	}
 	if (opt->host_count)
 		set_text(&list[n++], "COVEY_HOST", opt->hosts[host]);
 	if (replacement)

@@ -33,7 +33,9 @@ static const char doc[] =
 	"\v"
 	"Each rank gets COVEY_STORE, COVEY_GROUP, COVEY_RANK, COVEY_WORLD, COVEY_MAX_RANKS, RANK, WORLD_SIZE, "
 	"LOCAL_RANK, "
-	"COVEY_JOB (made for this run, unless it is set) "
+	"COVEY_JOB (made for this run, unless it is set), MASTER_ADDR and MASTER_PORT (for torch's env://, unless they "
+	"are "
+	"set; not with --launch) "
 	"and, with --hosts, COVEY_HOST; its standard input is empty. COVEY_STORE in the environment counts as --store. "
 	"Without either a redis-server of its own serves the run: on a unix socket, or for several hosts on one "
 	"address "
@@ -63,6 +65,8 @@ static const char doc[] =
 	"    another rank ended with 0     instead; of a joiner of --grow nothing\n"
 	"  retired (ep-admin retire)       finished: no failure and no replacement, whatever its code\n"
 	"  left the group, then failed     its code or signal counts as above; there is no replacement\n"
+	"  failed when the group is        its code or signal counts as above, a replacement's as one that came too\n"
+	"    closed                        late; there is no replacement\n"
 	"With --strict, or after a signal to ep-run, every failure counts. A program that ends with 0 says that the "
 	"work "
 	"is done: from then on nobody is replaced.";
@@ -297,6 +301,11 @@ static void fill_from_environment(struct run_options *opt)
 	text = getenv("COVEY_JOB");
 	if ((!text || !*text) && getrandom(&job, sizeof(job), 0) == sizeof(job))
 		snprintf(opt->job, sizeof(opt->job), "run.%016llx", (unsigned long long)job);
+	text = getenv("MASTER_ADDR");
+	if ((!text || !*text) && opt->forming && !opt->launch_count)
+		opt->meeting = run_free_port("0.0.0.0");
+	if (opt->meeting < 0) /* then programs that want it say so */
+		opt->meeting = 0;
 	text = getenv("COVEY_MAX_RANKS");
 	if (!opt->max_ranks && text)
 		opt->max_ranks = atoi(text); /* the ranks check what they inherit; here only its size matters */

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "covey.h"
+#include "covey_admin.h"
 #include "../local/local.h"
 #include "run.h"
 

@@ -84,6 +84,7 @@ static bool start_rank(struct keeper *k, int r)
 	rank->start_ns = tool_now_ns();
 	rank->retry_ns = 0;
 	rank->fate = RUN_UNKNOWN;
+	rank->closed = false;
 	run_prover_spawned(&k->prover, r, rank->pid);
 	return true;
 }
@@ -110,7 +111,7 @@ static int exit_code(int status)
 static void conclude(struct keeper *k, int r)
 {
 	struct run_rank *rank = &k->rank[r];
-	bool late = rank->late && k->succeeded && joins(k, r);
+	bool late = (rank->late || rank->closed) && k->succeeded && joins(k, r);
 	int status = late && rank->restarts ? rank->before : rank->status, code = exit_code(status);
 	bool first = rank->restarts - (late && rank->restarts) == 0;
 	bool forgiven = first && (WIFSIGNALED(status) || (late && !rank->restarts));
@@ -150,6 +151,8 @@ static void judge(struct keeper *k, int r)
 		conclude(k, r);
 		return;
 	}
+	if (rank->closed)
+		run_say("group %s is closed: rank %d is not started again", k->opt->group, name_of(k, r));
 	for (int i = 1; i < rank->restarts && wait_ms < RETRY_LAST_MS; i++)
 		wait_ms *= 2;
 	if (wait_ms > RETRY_LAST_MS)
@@ -195,6 +198,7 @@ static void hear_prover(struct keeper *k)
 			if (!rank->answer_ns || rank->end_ns != answer.end_ns)
 				continue; /* it came too late, or is about the process before */
 			rank->fate = answer.fate == RUN_UNKNOWN ? RUN_DIED : answer.fate;
+			rank->closed = answer.closed;
 			rank->answer_ns = now; /* judged below */
 		} else if (n == 0) {
 			close(k->prover.from);
@@ -323,6 +327,8 @@ static void replace(struct keeper *k)
 			conclude(k, r);
 			continue;
 		}
+		if (rank->closed) /* how the others end says what its end means */
+			continue;
 		k->restarts++;
 		rank->restarts++;
 		rank->before = rank->status;

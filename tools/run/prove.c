@@ -17,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "covey.h"
+#include "covey_admin.h"
 #include "run.h"
 
 #define LOOK_MS 300   /* between two looks at the store, and one more for every rank */
@@ -45,11 +45,11 @@ struct prover {
 	const char *url, *group;
 	struct holder *holder;
 	int ranks, first;
-	bool proofs;
-	int to;		    /* the keeper */
-	uint64_t looked_ns; /* when the last answered look began; 0: none */
-	uint64_t store_ms;  /* the store's clock at its answer, */
-	uint64_t answer_ns; /* and ours */
+	bool proofs, closed; /* closed: the group is, as the last look shows it */
+	int to;		     /* the keeper */
+	uint64_t looked_ns;  /* when the last answered look began; 0: none */
+	uint64_t store_ms;   /* the store's clock at its answer, */
+	uint64_t answer_ns;  /* and ours */
 };
 
 /* `inc left ms` or `inc retired ms` */
@@ -72,6 +72,8 @@ static void see_pair(void *ctx, const char *key, const char *value)
 
 	if (!strcmp(key, "now"))
 		p->store_ms = strtoull(value, NULL, 10);
+	if (!strcmp(key, "ph"))
+		p->closed = !strcmp(value, "closed");
 	if (sscanf(key, "%c:%d", &kind, &rank) != 2 || rank < p->first || rank - p->first >= p->ranks)
 		return;
 	if (kind == 'm')
@@ -88,21 +90,12 @@ static void ignore_pair(void *ctx, const char *key, const char *value)
 /* Not a zombie, not stopped, and its first thread not on its way out. */
 static bool running(pid_t pid)
 {
-	char path[32], line[512], state, *after;
+	char name[16], line[512], state;
+	const char *after;
 	unsigned flags;
-	ssize_t n;
-	int fd;
 
-	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return false;
-	n = read(fd, line, sizeof(line) - 1);
-	close(fd);
-	if (n <= 0)
-		return false;
-	line[n] = '\0';
-	after = strrchr(line, ')');
+	snprintf(name, sizeof(name), "%d", (int)pid);
+	after = tool_stat(name, line, sizeof(line));
 	if (!after || sscanf(after, ") %c %*d %*d %*d %*d %*d %u", &state, &flags) != 2)
 		return false;
 	return state != 'Z' && state != 'X' && state != 'T' && state != 't' && !(flags & PF_EXITING);
@@ -166,6 +159,7 @@ static void ended(struct prover *p, const struct note *note)
 	if (p->looked_ns < note->end_ns)
 		look(p);
 	answer.fate = fate(p, note);
+	answer.closed = answer.fate != RUN_UNKNOWN && p->closed;
 	if (write(p->to, &answer, sizeof(answer)) != sizeof(answer))
 		_exit(0);
 }

@@ -28,6 +28,7 @@ struct run_options {
 	const char *store; /* NULL: a private one is started */
 	const char *group;
 	char job[24]; /* identity of this run, for COVEY_JOB; empty: the environment has one */
+	int meeting;  /* port for MASTER_PORT; 0: joiners alone, or the environment has one */
 	bool restart, strict, verbose;
 	const char *hosts[RUN_MAX_HOSTS];
 	int slots[RUN_MAX_HOSTS]; /* ranks of each host; all 0: equal blocks */
@@ -70,6 +71,7 @@ struct run_rank {
 	int before;		   /* of the process before that */
 	int restarts;
 	enum run_fate fate; /* of the last process, from the store */
+	bool closed;	    /* and the group was closed when it had ended */
 	bool late;	    /* another rank had ended with 0 when the last process ended */
 	bool ended;	    /* the rank is over: no process, none to come */
 };
@@ -104,7 +106,7 @@ pid_t run_spawn(const struct run_options *opt, const char *url, int rank, bool r
 void run_place(const struct run_options *opt, int rank, int *host, int *local);
 
 /* Variables in the environment of a rank. */
-#define RUN_VARIABLES 11
+#define RUN_VARIABLES 13
 struct run_variable {
 	const char *name, *value;
 	char number[16];
@@ -118,6 +120,7 @@ int run_lifeline(const struct run_options *opt, const char *url, int rank, bool 
 void run_exec_remote(const struct run_options *opt, int rank, size_t bytes) __attribute__((noreturn));
 int run_remote_status(int status);
 
+int run_free_port(const char *address);					       /* -1: none */
 int run_store_start(const struct run_options *opt, struct run_store *store);   /* 0 after PONG, else -1 */
 int run_store_restart(const struct run_options *opt, struct run_store *store); /* does not wait */
 
@@ -135,6 +138,7 @@ struct run_prover {
 struct run_answer {
 	int rank;
 	enum run_fate fate;
+	bool closed;	 /* the group is */
 	uint64_t end_ns; /* of the process in question */
 };
 int run_prover_start(const struct run_options *opt, const char *url, bool proofs, struct run_prover *prover);

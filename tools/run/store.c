@@ -56,8 +56,8 @@ static int tcp_address(const char *text, int port, struct sockaddr_in *to)
 	return inet_pton(AF_INET, text, &to->sin_addr) == 1 ? 0 : -1;
 }
 
-/* A free port. If another process takes it before the server does, the server ends, and another port is tried. */
-static int find_port(const char *address)
+/* If another process takes the port before the server does, the server ends, and another port is tried. */
+int run_free_port(const char *address)
 {
 	struct sockaddr_in at;
 	socklen_t length = sizeof(at);
@@ -96,7 +96,7 @@ static int choose_place(const struct run_options *opt, struct run_store *store)
 		snprintf(store->address, sizeof(store->address), "%s", opt->address);
 	else if (find_address(store->address, sizeof(store->address)))
 		return -1;
-	store->port = find_port(store->address);
+	store->port = run_free_port(store->address);
 	if (store->port <= 0) {
 		run_say("the store cannot listen at %s: it is no IPv4 address of this machine", store->address);
 		return -1;

@@ -8,40 +8,97 @@
 Operations go on after a death, with the survivors' contributions, as there. What differs: survivors agree on them.
 """
 
+import copy
+import enum
+import select
 import sys
 import time
-from typing import Any, List, Optional, Sequence
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
 import torch.distributed as dist
 
+from .._plain import plain
+from ..errors import Error, HandleError, PeerError
 from ..errors import TimeoutError as CoveyTimeout
+from ..group import join
 from ..torch import Options, ProcessGroup
 from ..torch import admit as _admit
 from ..torch import register as _register
 from ..torch._errors import errors_of_torch
-from ..torch._register import _create
+from ..torch._register import _create, _settings, register_backend
+from ..torch._work import Batch
+from ._mooncake_group import MooncakeGroup, MooncakeWork
 
-_STATE_BYTES, _TIMEOUT = 512, -3  # of a safe point: a bit for each rank that is awaited
+_STATE_BYTES, _TIMEOUT, _PEER = 512, -3, -20  # of a safe point: a bit for each rank that is awaited
+_PAUSE_S = 0.05  # between two safe points in which nobody came
+_hang: dict = {}  # settings of groups that are made from here on
 
-__all__ = ["MooncakeBackendOptions", "extend_group_size_to", "get_active_ranks", "get_failed_ranks_hint",
-           "get_peer_state", "install", "join_group", "recover_ranks", "set_device_filter", "set_host_ip"]
+__all__ = ["MooncakeBackendOptions", "ProposalStatus", "ProposeViewUpdateResponse", "SyncAfterFailureResponse",
+           "SyncAfterFailureStatus", "ViewUpdateStatus", "activate_ranks", "deactivate_ranks", "extend_group_size_to",
+           "get_active_ranks", "get_current_epoch", "get_failed_ranks_hint", "get_local_success", "get_num_synced_ranks",
+           "get_peer_state", "install", "join_group", "recover_ranks", "set_collective_timeout_us", "set_device_filter",
+           "set_fault_reconciliation_window_us", "set_host_ip", "set_p2p_timeout_us", "set_transfer_engine",
+           "sync_after_failure"]
+
+
+class ProposalStatus(enum.Enum):
+    Rejected, Applied, AppliedWithDroppedRanks = range(3)
+
+
+class SyncAfterFailureStatus(enum.Enum):
+    Reconciled, NoPending, Rejected = range(3)
+
+
+ViewUpdateStatus = ProposalStatus
+
+
+class ProposeViewUpdateResponse(NamedTuple):
+    status: ProposalStatus
+    new_epoch: int
+    dropped_ranks: Tuple[int, ...] = ()
+    reject_reason: str = ""
+
+
+class SyncAfterFailureResponse(NamedTuple):
+    status: SyncAfterFailureStatus
+    reject_reason: str = ""
 
 
 class MooncakeBackendOptions(Options):
-    """Options of a group. @active_ranks: int32 [max_world_size], on host or device: 1 for active ranks, kept true."""
+    """Options of a group, in the order of Mooncake 0.3.14: MooncakeBackendOptions(max_group_size, is_extension,
+    auto_deactivate_on_failure, auto_sync_on_failure), or (active_ranks, is_extension, max_group_size).
 
-    def __init__(self, active_ranks: Optional[torch.Tensor] = None, is_extension: bool = False,
-                 max_world_size: Optional[int] = None, recovered_rank: bool = False):
+    Args:
+        active_ranks: int32 [max_group_size], on host or device: 1 for active ranks, kept true
+        max_world_size: another name of max_group_size
+        recovered_rank: another name of is_extension
+        auto_deactivate_on_failure: False: a lost rank is expected until deactivate_ranks() names it
+        auto_sync_on_failure: not read: an operation ends in the view that all agree on
+    """
+
+    def __init__(self, active_ranks: Union[torch.Tensor, int, None] = None, is_extension: bool = False,
+                 *rest: Any, max_group_size: Optional[int] = None, max_world_size: Optional[int] = None,
+                 recovered_rank: bool = False, auto_deactivate_on_failure: bool = True,
+                 auto_sync_on_failure: Optional[bool] = None):
+        if isinstance(active_ranks, int):
+            active_ranks, max_group_size = None, active_ranks
+            auto_deactivate_on_failure, auto_sync_on_failure = (
+                *rest, *(auto_deactivate_on_failure, auto_sync_on_failure)[len(rest):])
+        elif rest:
+            max_group_size, = rest
+        if auto_sync_on_failure and not auto_deactivate_on_failure:
+            raise ValueError("auto_sync_on_failure is True: it needs auto_deactivate_on_failure=True")
         super().__init__(on_loss="continue", is_extension=bool(is_extension or recovered_rank),
-                         max_ranks=max_world_size, settings={"admission": "manual"})
-        self.active_ranks = active_ranks
+                         max_ranks=max_group_size or max_world_size, settings={"admission": "manual", **_hang})
+        self.active_ranks, self.auto_deactivate_on_failure = active_ranks, auto_deactivate_on_failure
 
 
 def _make(opts: Any, given: Any, device: str) -> ProcessGroup:
     options = given if isinstance(given, Options) else MooncakeBackendOptions()
     options.device = device
-    group = _create(opts, options)
+    group = _create(opts, options, MooncakeGroup)
+    group.declared, group.auto = opts.group_size, getattr(options, "auto_deactivate_on_failure", True)
     group._set_active(getattr(options, "active_ranks", None))
     return group
 
@@ -49,37 +106,43 @@ def _make(opts: Any, given: Any, device: str) -> ProcessGroup:
 def install(alias: bool = False) -> None:
     """Registers the backends "mooncake" and "mooncake-cpu". @alias: `import mooncake.pg` finds this module."""
     _register()
-    for name, device, kinds in (("mooncake", "auto", ["cpu", "cuda"]), ("mooncake-cpu", "none", ["cpu"])):
+    for name, device in (("mooncake", "auto"), ("mooncake-cpu", "none")):
         if name not in dist.Backend.backend_list:
-            dist.Backend.register_backend(name, lambda opts, given=None, device=device: _make(opts, given, device),
-                                          extended_api=True, devices=kinds)
+            register_backend(name, lambda opts, given=None, device=device: _make(opts, given, device), device != "none")
     if alias:
+        globals()["pg"] = sys.modules[__name__]  # `from mooncake import pg` looks here
         for name in ("mooncake", "mooncake.ep", "mooncake.pg"):
             sys.modules.setdefault(name, sys.modules[__name__])
 
 
 def get_peer_state(group: ProcessGroup, ranks: Sequence[int]) -> List[bool]:
     """For each of @ranks: is its process connected, so that recover_ranks() may take it in?"""
-    view = group.covey.view()
-    return [r in view.members or r in view.pending or r in _connected(group) for r in ranks]
+    here = _here(group)
+    return [r in here for r in ranks]
 
 
-def _connected(group: ProcessGroup) -> frozenset:
-    """Joiners that have said so: each is an event."""
+def _here(group: ProcessGroup) -> frozenset:
+    """Members and connected joiners: each of these is an event, and so is its end."""
     from .._abi import EventKind
 
     known = group.__dict__.setdefault("_joiners", set())
     for event in group.covey.events():
-        if event.kind == EventKind.JOIN_REQUESTED and event.rank is not None:
+        if event.kind == EventKind.JOIN_REQUESTED:
             known.add(event.rank)
-    return frozenset(known)
+        elif event.kind == EventKind.JOIN_LOST:
+            known.discard(event.rank)
+    view = group.covey.view()
+    known -= view.members
+    return view.members | view.pending | known
 
 
+@plain
 def _admit_all(group: ProcessGroup, wanted: Optional[frozenset]) -> None:
     """Safe points until all of @wanted are in; None, on a newcomer: those that the members wait for.
 
-    Who is in early waits with the others. All give up together, after the group's timeout.
+    Who is in early waits with the others. All give up together: after the group's timeout, or when a joiner dies.
     """
+    seen = frozenset(group.__dict__.get("_joiners", ()))  # at the last look
     until = None if group._timeout_s is None else time.monotonic() + group._timeout_s
     state = sum(1 << r for r in wanted or ()).to_bytes(_STATE_BYTES, "little")
     while True:
@@ -88,24 +151,27 @@ def _admit_all(group: ProcessGroup, wanted: Optional[frozenset]) -> None:
         missing = [r for r in range(8 * _STATE_BYTES) if state[r // 8] >> r % 8 & 1 and r not in outcome.ranks]
         if not missing:
             return
-        late = torch.tensor([until is not None and time.monotonic() > until], dtype=torch.uint8)
+        here = _here(group)
+        gone, seen = [r in seen and r not in here for r in missing], seen | here
+        over = until is not None and time.monotonic() > until
+        late = torch.tensor([over, *gone], dtype=torch.uint8, device="cpu")
         group.allreduce([late], dist.ReduceOp.MAX).wait()
-        if late.item():
-            with errors_of_torch():
+        late, *gone = late.tolist()
+        with errors_of_torch():
+            if any(gone):
+                dead = [r for r, is_gone in zip(missing, gone) if is_gone]
+                raise PeerError(_PEER, f"ranks {dead} died before they came in", dead[0], outcome.epoch, outcome.seq)
+            if late:
                 raise CoveyTimeout(_TIMEOUT, f"ranks {missing} did not come", missing[0], outcome.epoch, outcome.seq)
+        select.select([group.covey.fileno()], [], [], _PAUSE_S)  # until something happens
 
 
-def recover_ranks(group: ProcessGroup, ranks: Sequence[int]) -> None:
-    """Takes @ranks in, again or for the first time: then the group grows. All members call it at the same place; the
-    ranks themselves call join_group().
-
-    Raises TimeoutError, on all, if they are not there within the group's timeout.
-    """
-    wanted, size = frozenset(ranks), group.covey.size
+def _take_in(group: ProcessGroup, wanted: frozenset) -> None:
     beyond = sorted(r for r in wanted if not 0 <= r < group.covey.max_ranks)
     if beyond:
         raise ValueError(f"ranks {beyond} have no place: they must be from 0 to {group.covey.max_ranks - 1}; "
-                         "max_world_size of the options sets it")
+                         "max_group_size of the options sets it")
+    size = group.covey.size
     known = [r for r in wanted if r < size]
     if known:
         group.covey.recover(known)
@@ -116,8 +182,56 @@ def recover_ranks(group: ProcessGroup, ranks: Sequence[int]) -> None:
     group._refresh_active()
 
 
+def activate_ranks(group: ProcessGroup, ranks: Sequence[int]) -> ProposeViewUpdateResponse:
+    """Takes @ranks in, again or for the first time: then the group grows. All members call it at the same place; the
+    ranks themselves call join_group().
+
+    Rejected, on all: they are not there within the group's timeout, or one dies before.
+    """
+    try:
+        _take_in(group, frozenset(ranks))
+    except (CoveyTimeout, PeerError) as error:
+        return ProposeViewUpdateResponse(ProposalStatus.Rejected, get_current_epoch(group), (), str(error))
+    return ProposeViewUpdateResponse(ProposalStatus.Applied, get_current_epoch(group))
+
+
+recover_ranks = activate_ranks
+
+
+def deactivate_ranks(group: ProcessGroup, ranks: Sequence[int]) -> ProposeViewUpdateResponse:
+    """Takes @ranks out; any member may call it. A process that is taken out may come back by join_group()."""
+    others, me = [r for r in ranks if r != group.rank()], group.rank() in ranks
+    works = [group.covey.evict(r) for r in others if r in group.covey.view().members]
+    try:
+        for work in works:
+            work.wait(group._timeout_s)
+        epoch = get_current_epoch(group)
+        if me:
+            group.covey.leave(group._timeout_s)
+    except Error as error:
+        return ProposeViewUpdateResponse(ProposalStatus.Rejected, get_current_epoch(group), (), str(error))
+    group.expected = _expected(group) - frozenset(ranks)
+    group._refresh_active()
+    return ProposeViewUpdateResponse(ProposalStatus.Applied, epoch)
+
+
+def _expected(group: ProcessGroup) -> frozenset:
+    return getattr(group, "expected", None) or group.covey.view().members
+
+
+def sync_after_failure(group: ProcessGroup) -> SyncAfterFailureResponse:
+    """What this rank expects is brought up to the view, unless auto_deactivate_on_failure is False. Reconciled: a rank
+    of it is lost."""
+    view = group.covey.view()
+    lost = _expected(group) - view.members - view.pending
+    if getattr(group, "auto", True):
+        group.expected = _expected(group) - lost
+        group._refresh_active()
+    return SyncAfterFailureResponse(SyncAfterFailureStatus.Reconciled if lost else SyncAfterFailureStatus.NoPending)
+
+
 def extend_group_size_to(group: ProcessGroup, size: int) -> None:
-    """Grows the group to @size ranks; else as recover_ranks()."""
+    """Grows the group to @size ranks. Raises, on all, TimeoutError or PeerError where activate_ranks() is Rejected."""
     if size > group.size():
         group.covey.extend(size)
         _admit_all(group, frozenset(range(group.size(), size)))
@@ -125,20 +239,75 @@ def extend_group_size_to(group: ProcessGroup, size: int) -> None:
 
 
 def join_group(group: ProcessGroup) -> None:
-    """The first call of a rank that was made with is_extension or recovered_rank: it comes in, with those beside it."""
-    _admit_all(group, None)
+    """A rank comes in, with those beside it: one that was made with is_extension, or one that the others left out."""
+    try:
+        _admit_all(group, None)
+    except HandleError:  # fenced, or it has left: a new process to the others
+        options = copy.copy(group.options_of_covey)
+        options.is_extension = True
+        settings = _settings(options, group.rank(), group.size(), group._timeout_s)
+        group._depart(1)
+        with errors_of_torch():
+            group._attach(join(**settings, **group.where))
+        _admit_all(group, None)
     group._refresh_active()
 
 
 def get_active_ranks(group: ProcessGroup) -> torch.Tensor:
-    """int32 [max_world_size]: 1 for active ranks."""
+    """int32 [max_group_size]: 1 for active ranks."""
     return group.active_ranks()
 
 
-def get_failed_ranks_hint(work: Any) -> List[int]:
-    """Ranks of the group that did not contribute to @work."""
+def get_num_synced_ranks(group: ProcessGroup) -> int:
+    """Ranks that are in, or connected."""
+    return len(_here(group))
+
+
+def get_current_epoch(group: ProcessGroup) -> int:
+    """That of the last view; it only grows."""
+    return group.covey.view().epoch
+
+
+def _works(work: Any) -> list:
+    return work._works if isinstance(work, Batch) else [work]
+
+
+def _lost(work: Any) -> frozenset:
+    if isinstance(work, MooncakeWork):
+        return work.lost
     outcome = work.outcomes[-1] if getattr(work, "outcomes", None) else work.outcome()
-    return sorted(frozenset(range(outcome.size)) - outcome.ranks)
+    group = getattr(work, "_group", None)
+    return (_expected(group) if group else frozenset(range(outcome.size))) - outcome.ranks
+
+
+def get_failed_ranks_hint(work: Any) -> torch.Tensor:
+    """int32 [max_group_size]: 1 for the ranks that @work expected, and that did not contribute."""
+    lost = frozenset().union(*(_lost(w) for w in _works(work)))
+    group = next((w._group for w in _works(work) if getattr(w, "_group", None)), dist.group.WORLD)
+    return group._ones_at(lost)
+
+
+def get_local_success(work: Any) -> bool:
+    """Has every rank that @work expected contributed? False too while it is under way."""
+    return all(w.succeeded() if isinstance(w, MooncakeWork) else w.is_success() and not _lost(w) for w in _works(work))
+
+
+def set_collective_timeout_us(us: int) -> None:
+    """The silence after which groups that are made from here on suspect a rank of the same host."""
+    _hang["hang_ms"] = max(1, us // 1000)
+
+
+def set_p2p_timeout_us(us: int) -> None:
+    """A message that takes longer raises TimeoutError."""
+    MooncakeGroup.message_s = us / 1e6
+
+
+def set_fault_reconciliation_window_us(us: int) -> None:
+    """Nothing: a view is decided when the survivors have reported."""
+
+
+def set_transfer_engine(engine: Any) -> None:
+    """Nothing: data go over covey's own links."""
 
 
 def set_host_ip(address: str) -> None:

@@ -5,10 +5,13 @@ On host memory a call ends before it returns, unless its caller asked for a hook
 call launches: on the current stream, or on a stream of the buffer where its caller asked for an event.
 """
 
+import contextlib
 import ctypes
-from typing import Any, Callable, Iterable, Optional
+import math
+from typing import Any, Callable, Dict, Iterable, Iterator, Optional
 
 import torch
+from torch import _C
 
 from .. import _abi
 from .._library import lib
@@ -18,7 +21,9 @@ from ._event import EventHandle
 from ._members import COMPACT, E4M3, FLOAT16, Members, Shape
 
 _DTYPES = {torch.bfloat16: 0, torch.float16: FLOAT16}
-_GROUP = 128  # elements of one scale
+GROUP = 128  # elements of one scale
+_ALIGNED = 128  # bytes: where outputs begin
+_DISPATCH_SIZE, _COMBINE_SIZE = ctypes.sizeof(_abi.covey_dispatch_args), ctypes.sizeof(_abi.covey_combine_args)
 
 
 def kind_of(x: torch.Tensor, e4m3: bool, compact: bool = False) -> int:
@@ -46,9 +51,9 @@ def number(value: Any, name: str, least: int, most: int) -> int:
 
 def matrix(tensor: Any, name: str, rows: Optional[int], columns: Optional[int], *dtypes: torch.dtype) -> torch.Tensor:
     """@tensor, if it is contiguous, [rows, columns] and of one of @dtypes. None: any number."""
-    shape = tuple(of_torch(tensor, name).shape)
+    shape = of_torch(tensor, name).shape
     if len(shape) != 2 or rows not in (None, shape[0]) or columns not in (None, shape[1]):
-        raise ValueError(f"{name} is {shape}: it must be [{'n' if rows is None else rows}, "
+        raise ValueError(f"{name} is {tuple(shape)}: it must be [{'n' if rows is None else rows}, "
                          f"{'any' if columns is None else columns}]")
     if dtypes and tensor.dtype not in dtypes:
         raise TypeError(f"{name} is {tensor.dtype}: it must be {' or '.join(str(d) for d in dtypes)}")
@@ -57,63 +62,111 @@ def matrix(tensor: Any, name: str, rows: Optional[int], columns: Optional[int], 
     return tensor
 
 
-class Rows:
-    """What a dispatch leaves on this rank, and what the combine of its tokens needs: struct covey_dispatch_args."""
+class Layout:
+    """Where the outputs of a dispatch stand in the rooms that are allocated for it.
 
-    def __init__(self, shape: Shape, ep: Any, size: int, device: torch.device, num_tokens: int,
-                 tokens: bool):
-        bins = () if shape.kind & COMPACT else (shape.per_rank,)
-        n, groups, on_device = size * shape.tokens, -(-shape.hidden // _GROUP), device.type == "cuda"
+    Rows and their scales have a room each. One is for what is zeros until the rows are here, so that whoever looks after
+    a failure finds no rows, and one for what a combine needs beside. Those who keep counts keep no rows with them.
 
-        def room(*sides, dtype):
-            return torch.empty(sides, dtype=dtype, device=device)
+    Attributes:
+        rooms: what each is allocated as: sides and dtype
+        parts: by name, of the first two rooms: room, first byte, bytes, dtype, shape; count is the first of all
+        outputs, of_combine: what a dispatch writes, and what a combine reads of it: name, room, first byte
+    """
 
-        self.shape, self.num_tokens, self.outcome = shape, num_tokens, None
+    ZEROS, BESIDE, X, SCALES = range(4)
+
+    def __init__(self, shape: Shape, ep: Any, size: int, tokens: bool, on_device: bool):
+        compact, e4m3 = shape.kind & COMPACT, shape.kind & E4M3
+        bins = () if compact else (shape.per_rank,)
+        n, groups = size * shape.tokens, -(-shape.hidden // GROUP)
         self.dtype = torch.float16 if shape.kind & FLOAT16 else torch.bfloat16
-        self.packed_x = room(*bins, n, shape.hidden, dtype=torch.float8_e4m3fn if shape.kind & E4M3 else self.dtype)
-        self.packed_scales = self.recv_experts = self.recv_weights = self.route = self.expert_tokens = None
-        if shape.kind & E4M3:
-            sides = (n, groups) if shape.kind & COMPACT else (*bins, groups, n)
-            self.packed_scales = room(*sides, dtype=torch.float32)
-        self.count = torch.zeros(shape.per_rank, dtype=torch.int32, device=device)
-        self.src_info = room(*bins, n, dtype=torch.int32)
-        self.range = torch.zeros((*bins, size), dtype=torch.int64, device=device)
-        if shape.kind & COMPACT:
-            self.recv_experts = room(n, shape.top_k, dtype=torch.int32)
-            self.recv_weights = room(n, shape.top_k, dtype=torch.float32)
+        self.parts: Dict[str, tuple] = {}
+        self._bytes = [0, 0]
+        self._add("count", self.ZEROS, torch.int32, shape.per_rank)
+        self._add("range", self.ZEROS, torch.int64, *bins, size)
+        self._add("src_info", self.BESIDE, torch.int32, *bins, n)
+        if compact:
+            self._add("recv_experts", self.BESIDE, torch.int32, n, shape.top_k)
+            self._add("recv_weights", self.BESIDE, torch.float32, n, shape.top_k)
         if tokens:
-            self.expert_tokens = torch.zeros(shape.per_rank, dtype=torch.int64, device=device)
+            self._add("expert_tokens", self.ZEROS, torch.int64, shape.per_rank)
         if on_device:
-            self.route = room(ep.route_bytes, dtype=torch.uint8)
+            self._add("route", self.BESIDE, torch.uint8, ep.route_bytes)
+        self.rooms: list = [*((size // 4, torch.int32) for size in self._bytes),
+                            ((*bins, n, shape.hidden), torch.float8_e4m3fn if e4m3 else self.dtype)]
+        if e4m3:
+            self.rooms.append(((n, groups) if compact else (*bins, groups, n), torch.float32))
+        self.outputs = [(name, part[0], part[1]) for name, part in self.parts.items()]
+        self.of_combine = [part for part in self.outputs if part[0] in ("count", "src_info", "range", "route")]
+        self.outputs += [("packed_x", self.X, 0), ("packed_scales", self.SCALES, 0)][: len(self.rooms) - self.X]
 
-    OUTPUTS = ("packed_x", "packed_scales", "count", "src_info", "range", "recv_experts", "recv_weights",
-               "expert_tokens", "route")
-    OF_COMBINE = ("count", "src_info", "range", "route")
-
-    def point(self, args: Any, names: tuple) -> None:
-        _point(args, {name: getattr(self, name) for name in names})
+    def _add(self, name: str, room: int, dtype: torch.dtype, *sides: int) -> None:
+        size = math.prod(sides) * dtype.itemsize
+        self.parts[name] = room, self._bytes[room], size, dtype, sides
+        self._bytes[room] += -(-size // _ALIGNED) * _ALIGNED
 
 
-def _point(args: Any, tensors: dict) -> None:
-    """Addresses of @tensors in the fields of their names."""
+class Rows:
+    """What a dispatch leaves on this rank, and what the combine of its tokens needs: struct covey_dispatch_args.
+
+    Its tensors are attributes by the names there; those of VIEWS are made when they are asked for. None: this dispatch
+    has no such output.
+    """
+
+    VIEWS = frozenset(("src_info", "range", "recv_experts", "recv_weights", "expert_tokens", "route"))
+
+    def __init__(self, shape: Shape, layout: Layout, device: torch.device, num_tokens: int):
+        self.shape, self.layout, self.num_tokens, self.dtype = shape, layout, num_tokens, layout.dtype
+        self.rooms = [torch.empty(sides, dtype=dtype, device=device) for sides, dtype in layout.rooms]
+        self.packed_x = self.rooms[Layout.X]
+        self.packed_scales = self.rooms[Layout.SCALES] if len(self.rooms) > Layout.SCALES else None
+        self.count = self.rooms[Layout.ZEROS][: shape.per_rank]
+        self.alone: Optional[Rows] = None  # those of the group of one, if this rank was alone
+        self._at = [room.data_ptr() for room in self.rooms]
+
+    def __getattr__(self, name: str) -> Optional[torch.Tensor]:
+        if name not in Rows.VIEWS:
+            raise AttributeError(name)
+        tensor = None
+        if name in self.layout.parts:
+            room, first, size, dtype, sides = self.layout.parts[name]
+            tensor = self.rooms[room].view(torch.uint8)[first:first + size].view(dtype).view(sides)
+        setattr(self, name, tensor)
+        return tensor
+
+    def clear(self) -> None:
+        """On the stream of the dispatch: on another one it could come after the dispatch has written there."""
+        self.rooms[Layout.ZEROS].zero_()
+
+    def point(self, args: Any, places: list) -> None:
+        """Addresses of outputs in the fields of their names. @places: of the layout."""
+        at = self._at
+        for name, room, first in places:
+            setattr(args, name, at[room] + first)
+
+
+def _place(x: torch.Tensor) -> torch.device:
+    """Where @x is, if covey can reach it."""
+    if x.device.type not in ("cpu", "cuda"):
+        raise TypeError(f"x is on {x.device}: it must be on the host or on a CUDA device")
+    return x.device
+
+
+def _point(args: Any, device: torch.device, tensors: dict) -> None:
+    """Addresses of @tensors in the fields of their names. All must be on @device, which the library cannot see."""
     for name, tensor in tensors.items():
-        if tensor is not None:
-            setattr(args, name, tensor.data_ptr())
-
-
-def _inputs(device: torch.device, tensors: dict) -> dict:
-    """@tensors, all of them on @device: the library takes addresses, and cannot see where they are."""
-    if device.type not in ("cpu", "cuda"):
-        raise TypeError(f"x is on {device}: it must be on the host or on a CUDA device")
-    for name, tensor in tensors.items():
-        if tensor is not None and tensor.device != device:
+        if tensor is None:
+            continue
+        if tensor.device != device:
             name = "topk_idx" if name.startswith("experts") else name
             raise ValueError(f"{name} is on {tensor.device}, but x is on {device}: all tensors of a call must be on one")
-    return tensors
+        setattr(args, name, tensor.data_ptr())
 
 
-def _ids(ids: torch.Tensor) -> dict:
-    return {"experts64" if ids.dtype is torch.int64 else "experts": ids}
+def _ids(ids: torch.Tensor) -> str:
+    """The field for @ids."""
+    return "experts64" if ids.dtype is torch.int64 else "experts"
 
 
 class Exchange:
@@ -145,12 +198,17 @@ class Calls(Members):
         self._own_stream: Any = None
         self._last: Any = None  # the stream of the last call
         self._result = _abi.covey_result()  # of launches
+        self._layouts: Dict[tuple, Layout] = {}
+        self._alone: Any = None  # for calls while all others are masked
 
     def admit(self, awaited: Iterable[int] = ()) -> None:
         self.finish()
         super().admit(awaited)
 
     def close(self, leaves: bool) -> None:
+        alone, self._alone = self._alone, None
+        if alone:
+            alone.close()
         if leaves and self.group is not None and not self.group._inside:
             self.finish()
         super().close(leaves)
@@ -179,18 +237,20 @@ class Calls(Members):
             (rows, event or None, hook or None)
         """
         self.enter()
-        if len(x) > shape.tokens:
-            raise ValueError(f"x has {len(x)} tokens: the call says that a rank has at most {shape.tokens}")
-        inputs = _inputs(x.device, {"x": x, "x_scales": x_scales, "weights": weights, "waited": waited, **_ids(ids),
-                                    "active_ranks": self.active(x.device) if active is None else active})
+        device, n = _place(x), x.shape[0]
+        if n > shape.tokens:
+            raise ValueError(f"x has {n} tokens: the call says that a rank has at most {shape.tokens}")
+        if self.alone() and active is None and not shape.kind & COMPACT:
+            return self._by_myself().dispatch(shape, max(self.size, self.rank + 1), x, ids, weights, after, how)
+        inputs = {"x": x, _ids(ids): ids, "active_ranks": self.active(device) if active is None else active,
+                  "x_scales": x_scales, "weights": weights, "waited": waited}
+        args = _abi.covey_dispatch_args(_DISPATCH_SIZE, n, timeout_ms, fill_tail=fill_tail, expert_alignment=alignment)
+        _point(args, device, inputs)
         ep = self.pair(shape)
-        rows = Rows(shape, ep, self.size, x.device, len(x), tokens)
-        args = _abi.covey_dispatch_args(size=ctypes.sizeof(_abi.covey_dispatch_args), num_tokens=len(x),
-                                        timeout_ms=timeout_ms, fill_tail=int(fill_tail), expert_alignment=alignment)
-        rows.point(args, Rows.OUTPUTS)
-        _point(args, inputs)
-        event, hook = self._run("covey_dispatch", ep, args, x.device, (rows, inputs), after and (lambda: after(rows)),
-                                **how)
+        rows = Rows(shape, self._layout(ep, shape, tokens, device), device, n)
+        rows.point(args, rows.layout.outputs)
+        event, hook = self._run("covey_dispatch", ep, args, device, (rows, inputs), after and (lambda: after(rows)),
+                                before=rows.clear, **how)
         return rows, event, hook
 
     def combine(self, rows: Rows, y: torch.Tensor, ids: torch.Tensor, out: torch.Tensor, *,
@@ -207,21 +267,39 @@ class Calls(Members):
             (event or None, hook or None)
         """
         self.enter()
-        inputs = _inputs(y.device, {"y": y, "weights": weights, "out": out, "waited": waited, **_ids(ids),
-                                    "active_ranks": self.active(y.device) if active is None else active})
-        ep = self.pair(shape or rows.shape)
-        args = _abi.covey_combine_args(size=ctypes.sizeof(_abi.covey_combine_args), num_tokens=len(ids),
-                                       timeout_ms=timeout_ms)
-        rows.point(args, Rows.OF_COMBINE)
-        _point(args, inputs)
-        return self._run("covey_combine", ep, args, y.device, (rows, inputs), after, **how)
+        if rows.alone:
+            return self._by_myself().combine(rows, y, ids, out, weights, after, how)
+        device = _place(y)
+        inputs = {"y": y, "out": out, _ids(ids): ids, "active_ranks": self.active(device) if active is None else active,
+                  "weights": weights, "waited": waited}
+        args = _abi.covey_combine_args(_COMBINE_SIZE, ids.shape[0], timeout_ms)
+        _point(args, device, inputs)
+        rows.point(args, rows.layout.of_combine)
+        return self._run("covey_combine", self.pair(shape or rows.shape), args, device, (rows, inputs), after, **how)
+
+    def _by_myself(self) -> Any:
+        from ._alone import Alone
+
+        if self._alone is None:
+            self._alone = Alone(self, self._store)
+        self.present = frozenset([self.rank])
+        return self._alone
+
+    def _layout(self, ep: Any, shape: Shape, tokens: bool, device: torch.device) -> Layout:
+        key = shape, self.size, tokens, device.type
+        layout = self._layouts.get(key)
+        if layout is None:
+            layout = self._layouts[key] = Layout(shape, ep, self.size, tokens, device.type == "cuda")
+        return layout
 
     def _run(self, name: str, ep: Any, args: Any, device: torch.device, kept: Any, after: Optional[Callable], *,
-             hook: bool = False, event: bool = False, previous: Any = None):
+             before: Optional[Callable] = None, hook: bool = False, event: bool = False, previous: Any = None):
         """Args: hook: the caller receives; event: on the buffer's own stream; previous: an event to wait for."""
         self.finish()
         if device.type == "cuda":
-            return self._launch(name, ep, args, kept, after, device, hook, event, previous)
+            return self._launch(name, ep, args, kept, before, after, device, hook, event, previous)
+        if before:
+            before()
         self._send(name, ep, args, kept, None, Exchange(lambda: self._received(ep), after))
         if hook:
             return None, self._under_way
@@ -244,31 +322,36 @@ class Calls(Members):
         if outcome.seq:
             self.took_part(outcome.ranks)
 
-    def barrier(self, device: Optional[torch.device] = None) -> None:
-        """Of all members. @device: on its current stream, else the host waits."""
+    def barrier(self) -> None:
+        """Of all members: on the current stream of the group's device; without one the host waits."""
+        if self.alone():
+            return
         self.enter()
         self.finish()
-        if device is not None and device.type == "cuda":
-            self.live.barrier(stream=self._stream(device, False, None))
+        if self.device.type == "cuda":
+            self.live.barrier(stream=self._stream(self.device, False, None))
             self._launched = True
         else:
             self.took_part(self.live.barrier().ranks)
 
     # ---- on a device ----
 
-    def _launch(self, name: str, ep: Any, args: Any, kept: Any, after: Optional[Callable], device: torch.device,
-                hook: bool, event: bool, previous: Any):
-        stream = self._stream(device, event and not hook, previous)
-        on = stream.cuda_stream or _abi.COVEY_STREAM_DEFAULT
+    def _launch(self, name: str, ep: Any, args: Any, kept: Any, before: Optional[Callable], after: Optional[Callable],
+                device: torch.device, hook: bool, event: bool, previous: Any):
+        on, stream = _C._cuda_getCurrentRawStream(device.index), self._last
+        if event and not hook or previous is not None or stream is None or on != stream.cuda_stream:
+            stream = self._stream(device, event and not hook, previous)
+            on = stream.cuda_stream
         self._launched = True
+        _on_stream(stream, before)
         if hook:
-            self._send(name, ep, args, kept, on, Exchange(lambda: self._launch_receive(ep, stream, after, kept), None))
+            self._send(name, ep, args, kept, on or _abi.COVEY_STREAM_DEFAULT,
+                       Exchange(lambda: self._launch_receive(ep, stream, after, kept), None))
             return None, self._under_way
-        call, rest = getattr(lib, name), (ctypes.byref(args), on, ctypes.byref(self._result))
+        rest = ctypes.byref(args), on or _abi.COVEY_STREAM_DEFAULT, ctypes.byref(self._result)
+        call = getattr(lib, name)
         self.live._check(lambda _: call(ep._live(), *rest))
-        if after:
-            with torch.cuda.stream(stream):
-                after()
+        _on_stream(stream, after)
         if not event:
             return None, None
         _record(kept, stream)
@@ -279,13 +362,41 @@ class Calls(Members):
         err = ep._receive(Outcome(self._result))
         if err:
             raise self.live._error(err)
-        with torch.cuda.stream(stream):
-            if after:
-                after()
-        current = torch.cuda.current_stream(stream.device)
-        if current != stream:
-            current.wait_stream(stream)
+        _on_stream(stream, after)
+        if _C._cuda_getCurrentRawStream(stream.device_index) != stream.cuda_stream:
+            torch.cuda.current_stream(stream.device).wait_stream(stream)
             _record(kept, stream)
+
+    @contextlib.contextmanager
+    def beside(self, x: Any, event: bool, previous: Any) -> Iterator[Callable]:
+        """A call whose results come with an event. Yields a function that gives such results to the current stream.
+
+        With @previous all that the call makes is made on the buffer's stream, behind @previous alone: memory of the
+        current stream may be in use there, and nothing that is launched there is waited for.
+
+        Args:
+            x: of the call; in e4m3 with its scales
+        """
+        device = getattr(x[0] if isinstance(x, tuple) else x, "device", None)
+        if not event or device is None or device.type != "cuda":
+            yield lambda *_: None
+            return
+        current, own = torch.cuda.current_stream(device), self.own_stream(device)
+        if previous is not None:
+            previous.before(own)
+        with torch.cuda.stream(own if previous is not None else current):
+            yield lambda *given: _keep(given, current)
+
+    def behind(self, event: Optional[EventHandle], x: torch.Tensor, work: Callable) -> tuple:
+        """work() behind the call with @x that gave @event. Returns (what it returns, the event behind it or None)."""
+        if event is None or not x.is_cuda:
+            return work(), event
+        with torch.cuda.stream(self.own_stream()):
+            return work(), EventHandle()
+
+    def keep(self, *tensors: Optional[torch.Tensor]) -> None:
+        """What a call with an event uses, apart from its arguments of C."""
+        _keep([t for t in tensors if t is not None and t.is_cuda], self._own_stream)
 
     def own_stream(self, device: Optional[torch.device] = None) -> Any:
         if self._own_stream is None:
@@ -307,14 +418,29 @@ class Calls(Members):
         return stream
 
 
+def _on_stream(stream: Any, launches: Optional[Callable]) -> None:
+    """What @launches launches is on @stream."""
+    if launches is None:
+        return
+    if _C._cuda_getCurrentRawStream(stream.device_index) == stream.cuda_stream:
+        launches()
+    else:
+        with torch.cuda.stream(stream):
+            launches()
+
+
 def _captures(stream: Any) -> bool:
     with torch.cuda.stream(stream):
         return torch.cuda.is_current_stream_capturing()
 
 
 def _record(kept: Any, stream: Any) -> None:
-    """Their memory is not given to others before @stream has passed."""
     rows, inputs = kept
-    for tensor in (*inputs.values(), *(getattr(rows, name) for name in Rows.OUTPUTS)):
+    _keep((*inputs.values(), *rows.rooms), stream)
+
+
+def _keep(tensors: Iterable[Optional[torch.Tensor]], stream: Any) -> None:
+    """Their memory is not given to others before @stream has passed."""
+    for tensor in tensors:
         if tensor is not None:
             tensor.record_stream(stream)

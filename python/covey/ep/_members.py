@@ -16,13 +16,14 @@ import torch
 
 from .. import _abi
 from .._library import lib
+from .._plain import plain
 from ..errors import TimeoutError as CoveyTimeout
 from ..group import Group, join
 from ._meeting import Meeting
 from ._pair import Ep
 
-E4M3, COMPACT, FLOAT16 = 1, 2, 4  # kinds of a shape
-_MOST_SHAPES, _SHAPE = 64, struct.Struct("<5i")
+E4M3, COMPACT, FLOAT16, POW2 = 1, 2, 4, 8  # kinds of a shape; POW2: with E4M3
+_MOST_SHAPES, _SHAPE = 64, struct.Struct("<6i")
 _WINDOW_BYTES, _TIMEOUT, _EVICT = 4 << 30, -3, int(_abi.Late.EVICT)
 
 
@@ -34,6 +35,7 @@ class Shape(NamedTuple):
     top_k: int
     per_rank: int  # experts
     kind: int
+    lanes: int = 0  # processors of a device; 0: as many as pay
 
 
 class Members:
@@ -52,25 +54,31 @@ class Members:
         self.pairs: Dict[Shape, Ep] = {}
         self.present: FrozenSet[int] = frozenset()
         self.patience_s = 300.0  # for ranks that are awaited at a safe point
+        self.device = torch.device("cpu")  # of the group; that of its host if it has none
+        if torch.cuda.is_available():
+            self.device = torch.device("cuda", torch.cuda.current_device())
         self._entering = False  # its first operation is a safe point
         self._active: Dict[torch.device, torch.Tensor] = {}  # int32 [size]: 0: masked by hand, or late
         self._masked: set = set()  # by hand
         self._launched = False  # an operation on the device, since the last safe point
         self._words: Optional[torch.Tensor] = None
+        self._store: Optional[str] = None
 
     # ---- life ----
 
-    def meet(self, meeting: Meeting, world: int, device: Optional[int], timeout_ms: int, window_bytes: int) -> None:
+    def meet(self, meeting: Meeting, world: int, timeout_ms: int, window_bytes: int) -> None:
         """Forms the group with @world ranks, or connects to its members; enter() then brings this rank in."""
-        settings: Dict[str, Any] = {"rank": self.rank, "store": meeting.store, "group": meeting.group, "device": device,
-                                    "max_ranks": self.capacity, "join_ms": int(1000 * self.patience_s)}
+        settings: Dict[str, Any] = {"rank": self.rank, "store": meeting.store, "group": meeting.group,
+                                    "device": self.device.index, "max_ranks": self.capacity,
+                                    "join_ms": int(1000 * self.patience_s)}
         joins = os.environ.get("COVEY_CREATE") == "never" if meeting.joins is None else meeting.joins
-        settings.update({"create": _abi.Create.NEVER} if joins else {"world": world})
+        settings.update({"create": _abi.Create.NEVER} if joins else {"create": _abi.Create.FIRST, "world": world})
         settings["late"] = _EVICT  # where a call has a deadline
         if timeout_ms > 0:
             settings["late_ms"] = timeout_ms
         if window_bytes > _WINDOW_BYTES and not os.environ.get("COVEY_WINDOW_BYTES"):
             settings["window_bytes"] = -(-window_bytes // 4096) * 4096
+        self._store = meeting.store
         self.group = join(**settings)
         if self.group.max_ranks != self.capacity:
             raise ValueError(f"this buffer is for {self.capacity} ranks, the group that it joins for "
@@ -116,7 +124,8 @@ class Members:
     def _make(self, shape: Shape) -> Ep:
         return Ep(self.live, max_tokens=shape.tokens, hidden=shape.hidden, top_k=shape.top_k,
                   experts=shape.per_rank * self.size, preset="compact" if shape.kind & COMPACT else "ll",
-                  rows="e4m3" if shape.kind & E4M3 else "bf16", dtype="float16" if shape.kind & FLOAT16 else "bfloat16")
+                  rows="bf16" if not shape.kind & E4M3 else "e4m3_pow2" if shape.kind & POW2 else "e4m3",
+                  dtype="float16" if shape.kind & FLOAT16 else "bfloat16", lanes=shape.lanes)
 
     def _lay_out(self, shapes: Iterable[Shape]) -> None:
         """All handles anew: on every rank when the group has grown, on a newcomer always."""
@@ -130,8 +139,13 @@ class Members:
 
     def enter(self) -> None:
         """A newcomer comes in, at the members' next safe point."""
-        if self._entering:
+        if self._entering and not self.alone():
             self.admit()
+
+    def alone(self) -> bool:
+        """Has this rank masked all others? Then its calls are its own, and take no place among theirs."""
+        others = self.live.view().members - {self.rank} if self._masked else frozenset()
+        return bool(others) and others <= self._masked
 
     def admit(self, awaited: Iterable[int] = ()) -> None:
         """A safe point: all members call it at the same place. Ranks that have connected come in.
@@ -140,8 +154,8 @@ class Members:
             awaited: safe points follow each other until these are in, or all give up after patience_s
         """
         group, until = self.live, time.monotonic() + self.patience_s
-        if self._words is not None or torch.cuda.is_initialized():
-            torch.cuda.synchronize()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
         state = self._state(frozenset(awaited))
         while True:
             size, before = group.size, self.present
@@ -160,6 +174,7 @@ class Members:
             if late:
                 raise CoveyTimeout(_TIMEOUT, f"ranks {missing} did not come", missing[0], outcome.epoch, outcome.seq)
 
+    @plain
     def _agree(self, missing: FrozenSet[int], late: bool):
         """What any rank misses, and whether one gives up: ranks may know of a death at different times."""
         word = torch.zeros(self.capacity + 1, dtype=torch.uint8)
@@ -178,6 +193,7 @@ class Members:
         shapes = [Shape(*found) for found in _SHAPE.iter_unpack(state[at:]) if found[0]]
         return frozenset(r for r in range(self.capacity) if bits >> r & 1), shapes
 
+    @plain
     def _begin_again(self, members: FrozenSet[int], came: FrozenSet[int]) -> None:
         self.present, self._launched = members, False
         self._masked -= came
@@ -195,24 +211,31 @@ class Members:
         """int32 [size]: dispatch and combine read it, and a passed deadline writes 0."""
         found = self._active.get(device)
         if found is None:
-            found = torch.ones(self.size, dtype=torch.int32, device=device)
-            known = [r for r in self._masked if r < self.size]
-            if known:
-                found[known] = 0
-            self._active[device] = found
+            found = self._active[device] = self._new_active(device)
         return found
 
+    @plain
+    def _new_active(self, device: torch.device) -> torch.Tensor:
+        active = torch.ones(self.size, dtype=torch.int32, device=device)
+        known = [r for r in self._masked if r < self.size]
+        if known:
+            active[known] = 0
+        return active
+
+    @plain
     def mask(self, rank: int, masked: bool) -> None:
         (self._masked.add if masked else self._masked.discard)(rank)
         for active in self._active.values():
             if rank < len(active):
                 active[rank] = 0 if masked else 1
 
+    @plain
     def unmask_all(self) -> None:
         self._masked.clear()
         for active in self._active.values():
             active.fill_(1)
 
+    @plain
     def query(self, into: torch.Tensor, ranks: Optional[int] = None) -> None:
         """1 for ranks that took no part in the last operation here, are masked, or are not members; on into's device.
 
@@ -244,17 +267,18 @@ class Members:
     def _query_device(self, flat: torch.Tensor) -> None:
         """From struct covey_device_outcome, behind what is on the current stream."""
         if self._words is None:
-            from ..torch._launch import _DeviceWords
+            from ..torch._launch import OUTCOME_WORDS, DeviceMemory
 
             at = ctypes.c_void_p()
             self.live._check(lambda handle: lib.covey_device_outcome_at(handle, ctypes.byref(at)))
-            self._words = torch.as_tensor(_DeviceWords(at.value), device=flat.device)
+            self._words = torch.as_tensor(DeviceMemory(at.value, *OUTCOME_WORDS), device=flat.device)
         words = self._words
         ranks = torch.arange(len(flat), device=flat.device).clamp_(max=255)
         # Contributors, but for those whose part is not here: of each 64 ranks a word.
         here = torch.cat((words[2:3] & ~words[3:4], words[4:7] & ~words[7:10]))
         flat.copy_(1 - (here[ranks // 64] >> ranks % 64 & 1))
 
+    @plain
     def write_active(self, active: torch.Tensor) -> None:
         """Writes 0 into @active for ranks that took no part in the last operation here."""
         if active.is_cuda:

@@ -5,29 +5,50 @@ from typing import Any, List, Optional, Tuple, Union
 
 import torch
 
-from ._calls import Calls, Rows, kind_of, matrix
+from .._plain import plain
+from ._calls import Calls, Rows, kind_of, matrix, of_torch
 from ._event import EventHandle
+from ._expand import Places
+from ._handle import Handle
 from ._members import COMPACT, Shape
 
 _IDS = (torch.int32, torch.int64)
 _LEAST_TOKENS = 64  # of a handle: sizes are powers of two from here on
+_MOST_IDS = 32  # of a token
 _PARTS = 3  # bfloat16 numbers whose sum is a float32
 
 
-class Routing:
+class Routing(Handle):
     """What a dispatch gives its combine, and a later dispatch of the same tokens.
+
+    Its parts are those of DeepEP's handle: rank_prefix_matrix [R, R], of which this rank's column counts, and the others
+    are -1; None for two of channels; the token on its source of each row; is_token_in_rank [n, R]; None.
 
     Attributes:
         rows: what came; a later dispatch of the same tokens writes it anew
         topk_idx, weights: of the tokens that were dispatched
         received: rows here; without a look at them, the most that there can be
         per_expert: of each local expert, rounded up; without a look, empty
+        told: [R, E] of a dispatch without ids of experts: the tokens of each source for each expert
+        places: where rows are expanded to, or None
     """
 
-    def __init__(self, topk_idx: torch.Tensor, weights: torch.Tensor, shape: Shape, alignment: int, most: int):
-        self.topk_idx, self.weights, self.shape, self.alignment, self.most = topk_idx, weights, shape, alignment, most
+    def __init__(self, topk_idx: torch.Tensor, weights: torch.Tensor, shape: Shape, alignment: int, most: int,
+                 rank: int):
+        self.rank, self.topk_idx, self.weights, self.shape, self.alignment, self.most = \
+            rank, topk_idx, weights, shape, alignment, most
         self.rows: Any = None
         self.received, self.per_expert = 0, []  # type: Tuple[int, List[int]]
+        self.told: Optional[torch.Tensor] = None
+        self.places: Optional[Places] = None
+
+    def _make(self) -> tuple:
+        count = self.rows.range >> 32
+        size = len(count)
+        prefix = torch.full((size, size), -1, dtype=torch.int32, device=count.device)
+        prefix[:, self.rank] = count.cumsum(0)
+        there = layout(self.topk_idx, size * self.shape.per_rank, size)[2]
+        return prefix, None, None, self.rows.src_info[:self.received], there, None
 
 
 def layout(topk_idx: torch.Tensor, num_experts: int, size: int):
@@ -51,26 +72,46 @@ def experts_of_a_rank(num_experts: int, size: int) -> int:
     return num_experts // size
 
 
-def agreed_tokens(calls: Calls, n: int) -> int:
-    """The most tokens that any rank has in this call, as the size of a handle. The host waits for all ranks."""
+@plain
+def agreed(calls: Calls, n: int, per_expert: Optional[torch.Tensor] = None) -> Tuple[int, torch.Tensor]:
+    """The most tokens that any rank has in this call, as the size of a handle, and @per_expert of each rank: [R, E].
+
+    The host waits for all ranks.
+    """
     calls.enter()
     calls.finish()
-    most = torch.tensor([n], dtype=torch.int64)
-    calls.live.allreduce(most, op="max")
-    return max(_LEAST_TOKENS, 1 << (max(int(most), 1) - 1).bit_length())
+    own = [n] if per_expert is None else [n, *per_expert.tolist()]
+    told = torch.zeros((calls.size, len(own)), dtype=torch.int64, device="cpu")
+    calls.live.allgather(torch.tensor(own, dtype=torch.int64, device="cpu"), told)
+    most = max(int(told[:, 0].max()), 1)
+    return max(_LEAST_TOKENS, 1 << (most - 1).bit_length()), told[:, 1:]
+
+
+@plain
+def ids_of_ranks(there: torch.Tensor) -> torch.Tensor:
+    """[n, K] of is_token_in_rank [n, R]: the ranks of each token, then -1. K is R, or the most that a call takes."""
+    matrix(there, "is_token_in_rank", None, None, torch.bool)
+    size = there.shape[1]
+    ids = torch.where(there, torch.arange(size, dtype=torch.int64, device=there.device), -1)
+    if size > _MOST_IDS:
+        ids = ids.sort(1, descending=True)[0]
+        if bool((ids[:, _MOST_IDS] >= 0).any()):
+            raise ValueError(f"a token goes to more than {_MOST_IDS} ranks: without topk_idx a call takes no more")
+        ids = ids[:, :_MOST_IDS].contiguous()
+    return ids
 
 
 def route(x: Any, topk_idx: torch.Tensor, topk_weights: Optional[torch.Tensor], tokens: int, per_rank: int,
-          alignment: int, most: int) -> Routing:
-    """@most: rows here at most. Ids and weights are checked."""
+          alignment: int, most: int, lanes: int, rank: int) -> Routing:
+    """@most: rows here at most. @lanes: as of Shape. Ids and weights are checked. @rank: the own one."""
     codes = x[0] if isinstance(x, tuple) else x
     matrix(codes, "x", None, None)
     matrix(topk_idx, "topk_idx", len(codes), None, *_IDS)
     if topk_weights is None:
         topk_weights = torch.zeros(topk_idx.shape, dtype=torch.float32, device=topk_idx.device)
     matrix(topk_weights, "topk_weights", len(codes), topk_idx.shape[1], torch.float32)
-    shape = Shape(tokens, codes.shape[1], topk_idx.shape[1], per_rank, kind_of(codes, isinstance(x, tuple), True))
-    return Routing(topk_idx, topk_weights, shape, alignment, most)
+    shape = Shape(tokens, codes.shape[1], topk_idx.shape[1], per_rank, kind_of(codes, isinstance(x, tuple), True), lanes)
+    return Routing(topk_idx, topk_weights, shape, alignment, most, rank)
 
 
 def dispatch(calls: Calls, routing: Routing, x: Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]], looks: bool,
@@ -85,12 +126,15 @@ def dispatch(calls: Calls, routing: Routing, x: Union[torch.Tensor, Tuple[torch.
         sums: rows.sums and rows.sums_by_rank are wanted: inclusive sums of the rows of each expert, of each source
     """
     codes, scales = x if isinstance(x, tuple) else (x, None)
+    if scales is not None:  # of any layout, as there
+        scales = of_torch(scales, "the scales of x").contiguous()
     matrix(codes, "x", len(routing.topk_idx), routing.shape.hidden)
     kind = kind_of(codes, scales is not None, True)
     if scales is not None:
         matrix(codes, "x", None, None, torch.float8_e4m3fn)
         matrix(scales, "the scales of x", len(codes), -(-codes.shape[1] // 128), torch.float32)
 
+    @plain
     def after(rows: Rows) -> None:
         rows.ids = rows.recv_experts.to(routing.topk_idx.dtype)
         if sums:
@@ -103,6 +147,8 @@ def dispatch(calls: Calls, routing: Routing, x: Union[torch.Tensor, Tuple[torch.
         routing.shape._replace(kind=kind), codes, routing.topk_idx, weights=routing.weights, x_scales=scales,
         fill_tail=True, alignment=routing.alignment, tokens=True, after=after, event=event, previous=previous)
     routing.rows = rows
+    if event:
+        calls.keep(stats)
     if not looks:
         routing.received, routing.per_expert = routing.most, []
         return event_handle
@@ -110,8 +156,17 @@ def dispatch(calls: Calls, routing: Routing, x: Union[torch.Tensor, Tuple[torch.
         event_handle.synchronize()
     last = int(rows.range[-1])
     routing.received = (last >> 32) + (last & 0xffffffff)
-    routing.per_expert = rows.expert_tokens.tolist()
+    routing.per_expert = rows.expert_tokens.tolist() if routing.told is None else _told(routing)
     return event_handle
+
+
+@plain
+def _told(routing: Routing) -> List[int]:
+    """Of each local expert what sources have told whose rows are here, rounded up."""
+    told: Any = routing.told
+    here = (routing.rows.range >> 32).cpu() > 0
+    mine = told.view(len(told), len(here), -1)[here, routing.rank].sum(0)
+    return (-(-mine // routing.alignment) * routing.alignment).tolist()
 
 
 def received(routing: Routing) -> Any:
@@ -123,6 +178,10 @@ def received(routing: Routing) -> Any:
 def combine(calls: Calls, routing: Routing, y: torch.Tensor, topk_weights: Optional[torch.Tensor], bias: Any,
             event: bool = False, previous: Any = None):
     """Sums what the ranks made of each token. Returns (out, weights or None, event)."""
+    if routing.places:
+        y, topk_weights = _folded(routing, y, topk_weights)
+    elif topk_weights is not None and routing.told is not None:
+        raise ValueError("topk_weights is given: the dispatch had no topk_idx, so it is not known whose weights these are")
     rows, ids = routing.rows, routing.topk_idx
     matrix(y, "x", None, routing.shape.hidden, rows.dtype)
     if len(y) < routing.received:
@@ -132,6 +191,7 @@ def combine(calls: Calls, routing: Routing, y: torch.Tensor, topk_weights: Optio
     for addend in addends:
         matrix(addend, "bias", len(ids), routing.shape.hidden, rows.dtype)
 
+    @plain
     def add_bias() -> None:
         out.copy_(sum((b.float() for b in addends), out.float()))
 
@@ -140,7 +200,23 @@ def combine(calls: Calls, routing: Routing, y: torch.Tensor, topk_weights: Optio
         back = _combine_weights(calls, routing, topk_weights, event, previous)
     event_handle, _ = calls.combine(rows, y, ids, out, after=add_bias if addends else None, event=event,
                                     previous=previous)
+    if event:
+        calls.keep(*addends)
     return out, back, event_handle
+
+
+def _folded(routing: Routing, y: torch.Tensor, topk_weights: Optional[torch.Tensor]) -> tuple:
+    """Expanded rows, and their weights, as rows of tokens."""
+    places: Any = routing.places
+    matrix(y, "x", None, routing.shape.hidden, routing.rows.dtype)
+    if len(y) < places.rows:
+        raise ValueError(f"x has {len(y)} rows: the dispatch gave {places.rows}")
+    if topk_weights is not None:
+        if of_torch(topk_weights, "topk_weights").shape != (places.rows,) or topk_weights.dtype is not torch.float32:
+            raise ValueError(f"topk_weights is {topk_weights.dtype} {tuple(topk_weights.shape)}: with do_expand it must be "
+                             f"float32 [{places.rows}]")
+        topk_weights = places.gather(topk_weights)
+    return places.sum(y), topk_weights
 
 
 def _combine_weights(calls: Calls, routing: Routing, topk_weights: torch.Tensor, event: bool, previous: Any):
@@ -166,4 +242,6 @@ def _combine_weights(calls: Calls, routing: Routing, topk_weights: torch.Tensor,
         x = torch.zeros((len(ids), width), dtype=torch.bfloat16, device=y.device)
         rows, _, _ = calls.dispatch(shape, x, ids, weights=routing.weights, event=event, previous=previous)
     calls.combine(rows, y, ids, out, shape=shape, after=add, event=event, previous=previous)
+    if event:
+        calls.keep(back)
     return back

@@ -24,12 +24,12 @@ class Routed:
 
     Attributes:
         x: LL: [El, R * T, H] the rows of each expert, from source 0, 1, ... without gaps; COMPACT: [R * T, H];
-            FLAT is as LL, here and below. WIN and MESH: [N, H], the rows of expert after expert, N = Ep.rows
+            FLAT is as LL, here and below. WIN: [N, H], the rows of expert after expert, N = Ep.rows
         scales: with rows in e4m3, int8 or int4: their scales
         count: [El] int32: rows of each local expert
         src_info, range, recv_experts, recv_weights, route: as in struct covey_dispatch_args
         expert_tokens, recv_counts, triplets, flat: the same, where they were asked for, else None; FLAT always has flat,
-            WIN and MESH triplets
+            WIN triplets
         placed: [n, K] int32: the place that serves each entry, expert * places + place, or -1; with one place each None
             (or what `out` had). The combine takes it from here
         token_mask: as it was given to the dispatch: the combine takes it from here
@@ -56,13 +56,14 @@ class Ep:
         preset: "ll", "compact", "ht": the rows of compact, over two hops on devices; "flat": the rows of LL, each with
             its source and entry; or "win" or "mesh": the rows of experts without gaps, each with its source, token and k
         dtype: "bfloat16" or "float16": elements of tokens and results
-        rows: "bf16", "e4m3", "int8" or "int4": what dispatch gives; "bf16": elements of dtype
+        rows: "bf16", "e4m3", "e4m3_pow2", "int8" or "int4": what dispatch gives; "bf16": elements of dtype; "e4m3_pow2":
+            scales of e4m3 are powers of two
         combine: "expert" or "rank": which rows come back (not COMPACT)
         owners: [experts] the rank of each; with places above 1 [experts][at most places]: -1, or nothing, where an
             expert has fewer places. None: as covey_ep_create() says
         lanes: on devices, processors that a call takes; 0: as many as pay
         combine_rows: "plain" or "int8": how results come back; "plain": elements of dtype
-        places: the most places of an expert (docs/replicas.md)
+        places: the most places of an expert (docs/guide/replicas.md)
     """
 
     def __init__(self, group: Group, *, max_tokens: int, hidden: int, top_k: int, experts: int,
@@ -144,7 +145,7 @@ class Ep:
 
     @property
     def rows(self) -> int:
-        """R * T: the rows kept for each local expert; COMPACT: of this rank; WIN, MESH: R * T * min(K, El) for all."""
+        """R * T: the rows kept for each local expert; COMPACT: of this rank; WIN: R * T * min(K, El) for all."""
         return self._ask(lib.covey_ep_rows)
 
     @property
@@ -203,7 +204,7 @@ class Ep:
 
     def _groups(self) -> int:
         """Scales of such a row."""
-        return -(-self.hidden // 128) if self.rows_as == EpRowsAs.E4M3 else 1
+        return -(-self.hidden // 128) if self.rows_as in (EpRowsAs.E4M3, EpRowsAs.E4M3_POW2) else 1
 
     def _numpy(self) -> str:
         """The type of elements in arrays that are made here."""
@@ -216,10 +217,12 @@ class Ep:
         """Sends each token to the ranks that own its experts, and waits (on a device: launches).
 
         Args:
-            x: [n, H] of dtype, or uint16 with the bits of bfloat16; with x_scales e4m3, or uint8 with its bits
+            x: [n, H] of dtype, or uint16 with the bits of bfloat16; with x_scales e4m3, or uint8 with its bits; None:
+                no tokens
             experts: [n, K] int32 or int64; an id below 0 or above the experts is skipped
             weights: [n, K] float32; COMPACT needs them
-            x_scales: [n, ceil(H / 128)] float32: the rows travel as they are; only with rows="e4m3"
+            x_scales: [n, ceil(H / 128)] float32: the rows travel as they are; only with rows "e4m3" or
+                "e4m3_pow2"
             smooth: [experts, H] float32: factors of the elements by expert, before they become codes; with rows "int8"
                 or "int4", not with COMPACT; the same on all ranks
             out: arrays by the names of struct covey_dispatch_args; None: made here, in numpy
@@ -230,10 +233,10 @@ class Ep:
                 until the combine
             also: outputs that are made here, too, if out is None: of "expert_tokens" [El] int64, "recv_counts" [El, R]
                 int32 (not COMPACT), "triplets" [El, R * T, 3] int32, "flat" [El, R * T, 2] int32; COMPACT: [R * T, 3],
-                [R * T, 2]; WIN, MESH: [N, 3], [N, 2]
+                [R * T, 2]; WIN: [N, 3], [N, 2]
             fill_tail: past the last row src_info, recv_experts, triplets and flat are -1, and recv_weights 0
             expert_tokens_as: "counts", or "sums": inclusive prefix sums
-            expert_alignment: expert_tokens are rounded up to a multiple of it; WIN, MESH: 0 or 1
+            expert_alignment: expert_tokens are rounded up to a multiple of it; WIN: 0 or 1
             arrived: [arrived_words] uint32 or int32, zeros: a word becomes ARRIVED when other threads or kernels may read
                 what it stands for, of EpArrived or a row of `out`, while the dispatch continues
         """
@@ -255,11 +258,12 @@ class Ep:
         args = _abi.covey_dispatch_args(size=ctypes.sizeof(_abi.covey_dispatch_args))
         args.num_tokens = self._tokens(inputs["experts"])
         kept = self._fill(args, args.num_tokens, {**arrays, **inputs})
-        if kept["x"].count != args.num_tokens * self.hidden:
-            raise ValueError(f"x has {kept['x'].count} elements: it must be [n, {self.hidden}], and experts "
+        elements = kept["x"].count if "x" in kept else 0
+        if elements != args.num_tokens * self.hidden:
+            raise ValueError(f"x has {elements} elements: it must be [n, {self.hidden}], and experts "
                              f"[n, {self.top_k}], for as many tokens")
         self._mask(args, kept)
-        return kept["x"].on_device, args, kept, arrays
+        return _on_device(kept), args, kept, arrays
 
     def _tokens(self, experts) -> int:
         n, rest = divmod(buffer(experts).count, self.top_k)
@@ -340,10 +344,11 @@ class Ep:
             if b.dtype != want and name != "route" and not wide and not signed:
                 raise TypeError(f"{name} has elements of {b.dtype.name.lower()}, it needs {want.name.lower()}"
                                 + {"experts": " or int64", "arrived": " or int32"}.get(name, ""))
-            if b.count * b.itemsize < least[name] * (1 if name == "route" else b.itemsize):
+            empty = name == "y" and not b.count  # the library knows whether rows came
+            if b.count * b.itemsize < least[name] * (1 if name == "route" else b.itemsize) and not empty:
                 raise ValueError(f"{name} has {b.count} elements, it needs {least[name]}")
             kept[name] = b
-            setattr(args, "experts64" if wide else name, b.address)
+            setattr(args, "experts64" if wide else name, b.address if b.count else None)
         return kept
 
     def combine(self, y, routed: Routed, experts, weights, *, out=None, renormalise: bool = False, active_ranks=None,
@@ -352,7 +357,7 @@ class Ep:
         """Brings the experts' results back and sums them.
 
         Args:
-            y: the results in the rows of routed.x
+            y: the results in the rows of routed.x; None, or without elements, where no row came
             routed: what the dispatch of these tokens gave; with its token_mask a token without an entry left is zeros
             experts, weights: [n, K], as given to the dispatch; experts in int32 or int64
             out: [n, H] of dtype, or uint16 with the bits of bfloat16; None: made here, in numpy
@@ -381,7 +386,7 @@ class Ep:
         args.zero_experts, args.copy_experts = zero_experts, copy_experts
         self._mask(args, kept)
         outcome = Outcome()
-        if kept["y"].on_device:
+        if _on_device(kept):
             rest = ctypes.byref(args), stream_of(stream, True), ctypes.byref(outcome._raw)
             self.group._check(lambda _: lib.covey_combine(self._live(), *rest))
         else:
@@ -399,6 +404,11 @@ class Ep:
             raise ValueError(f"constants have {a1}, {a2} and {v} elements: they must be [n], [n] and [n, {self.hidden}]")
         args.constant_experts = a1
         return dict(zip(_CONSTANTS, constants))
+
+
+def _on_device(kept: dict) -> bool:
+    """Is the call one on a device? The library refuses a mixture."""
+    return any(b.on_device for b in kept.values())
 
 
 def _owners(owners, experts: int, places: int):
@@ -429,7 +439,7 @@ def _config(max_tokens, hidden, top_k, experts, preset, rows, combine, owners, l
     return config
 
 
-_NEEDED = {EpPreset.FLAT: ["flat"], EpPreset.WIN: ["triplets"], EpPreset.MESH: ["triplets"]}
+_NEEDED = {EpPreset.FLAT: ["flat"], EpPreset.WIN: ["triplets"]}
 _CONSTANTS = ("constant_a1", "constant_a2", "constant_v")
 _INPUTS = ("x", "x_scales", "smooth", "experts", "weights", "y", "token_mask", "expert_scale", *_CONSTANTS)
 _TYPES = {"experts": Dtype.INT32, "weights": Dtype.FLOAT32, "count": Dtype.INT32, "src_info": Dtype.INT32,

@@ -19,30 +19,30 @@ import torch
 
 from . import _low_latency
 from .._abi import COVEY_MAX_RANKS
+from .._plain import zeros
 from ._calls import Calls
 from ._calls import number as whole
 from ._event import EventHandle, EventOverlap, refuse
 from ._low_latency import Handle
 from ._meeting import by_environment, by_group, by_mpi, by_store, number, tell
+from ._normal_mode import NormalMode, combine
 
 DEFAULT_TIMEOUT_MS = 30_000
 topk_idx_t = torch.int64
 _SCRATCH_BYTES = 1 << 16
 _MOST_EXPERTS = 1048576
 _WHY_NOT = {
-    "round_scale": "scales are not rounded to powers of two",
-    "use_ue8m0": "scales are float32",
     "use_logfmt": "results come back in the type of the tokens",
 }
 
 
 class Config:
-    """Numbers for kernels of other libraries; covey chooses its own. Kept so that callers can make and print them."""
+    """How many processors a call takes (num_sms). The other numbers are for kernels of other libraries, and not read."""
 
     def __init__(self, num_sms: int = 20, num_max_nvl_chunked_send_tokens: int = 6,
                  num_max_nvl_chunked_recv_tokens: int = 256, num_max_rdma_chunked_send_tokens: int = 6,
                  num_max_rdma_chunked_recv_tokens: int = 256):
-        self.num_sms = num_sms
+        self.num_sms = self.num_sms_asked = num_sms  # of a default: 0
 
     def get_nvl_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
         """Addresses of a window with room for up to 8192 tokens of each rank in normal mode."""
@@ -52,13 +52,8 @@ class Config:
         return 0
 
 
-def current_device() -> Optional[int]:
-    """The device of new groups; None: there is none, and tensors are on the host."""
-    return torch.cuda.current_device() if torch.cuda.is_available() else None
-
-
-class Buffer:
-    """NIXL EP's Buffer.
+class Buffer(NormalMode):
+    """NIXL EP's Buffer. It has low latency and normal mode (ht_dispatch), whatever low_latency_mode is.
 
     Attributes:
         rank: of this process
@@ -79,9 +74,6 @@ class Buffer:
             timeout_ms: a rank that a call waits for in vain for so long is removed; 0 or less: never
         """
         refuse("Buffer()", more)
-        if not low_latency_mode:
-            raise NotImplementedError("low_latency_mode=False: this buffer has low latency alone; covey.ep.deep_ep.Buffer "
-                                      "has normal mode")
         if group is not None and comm is not None:
             raise ValueError("group and comm are both given: one of them is enough")
         self.rank, self.group_size, self.low_latency_mode = rank, 0, low_latency_mode
@@ -176,7 +168,7 @@ class Buffer:
         if not meeting.joins and len(ranks) != world:
             raise ValueError(f"the first ranks are {sorted(ranks)}: they must be 0, 1, ... without gaps")
         self.calls.patience_s = self.patience_s
-        self.calls.meet(meeting, world, current_device(), self.timeout_ms, self.num_rdma_bytes + self.num_nvl_bytes)
+        self.calls.meet(meeting, world, self.timeout_ms, self.num_rdma_bytes + self.num_nvl_bytes)
         if meeting.key:
             tell(meeting, self.tcp_store_group, self.group_size)
 
@@ -237,8 +229,7 @@ class Buffer:
 
     def barrier(self) -> None:
         """Of all members: on the current stream if there is a device."""
-        device = current_device()
-        self.calls.barrier(None if device is None else torch.device("cuda", device))
+        self.calls.barrier()
 
     # ---- memory and streams ----
 
@@ -277,22 +268,21 @@ class Buffer:
         """Scratch memory: nothing of covey is in it, so callers may write and clear it."""
         if offset < 0:
             raise ValueError(f"offset is {offset}: it must be 0 or more")
-        itemsize = torch.empty(0, dtype=dtype).element_size()
+        itemsize = dtype.itemsize
         count = torch.Size(size).numel() if size is not None else 0
         need = max((offset + count) * itemsize, _SCRATCH_BYTES)
         if self._scratch is None or self._scratch.numel() < need:
-            device = "cpu" if current_device() is None else "cuda"
-            self._scratch = torch.zeros(-(-need // 16) * 16, dtype=torch.uint8, device=device)
+            self._scratch = zeros(-(-need // 16) * 16, dtype=torch.uint8, device=self.calls.device)
         tensor = self._scratch.view(dtype)[offset:]
         return tensor if size is None else tensor[:count].view(size)
 
     @staticmethod
     def get_dispatch_config(num_ranks: int) -> Config:
-        return Config(Buffer.num_sms)
+        config = Config(Buffer.num_sms)
+        config.num_sms_asked = 0
+        return config
 
-    @staticmethod
-    def get_combine_config(num_ranks: int) -> Config:
-        return Config(Buffer.num_sms)
+    get_combine_config = get_dispatch_config
 
     # ---- dispatch and combine ----
 
@@ -312,22 +302,26 @@ class Buffer:
             cumulative_local_expert_recv_stats: [El] int32: the rows of each expert are added
             dispatch_wait_recv_cost_stats: [R] int64: the wait for each source is added
             use_fp8: rows come in float8_e4m3fn with scales; the same on all ranks, and each call may choose
+            round_scale: these scales are powers of two; the same on all ranks, and each call may choose
+            use_ue8m0: with round_scale, and H a multiple of 512: scales are exponents, four in an int32: the scale is
+                2^(exponent - 127)
             async_finish: on a device: on a stream of the buffer; wait for the event
             return_recv_hook: the call sends, and hook() receives
 
         Returns:
-            recv_x [El, R * T, H], or (recv_x, scales [El, R * T, H / 128]); R is the size of the group
+            recv_x [El, R * T, H], or (recv_x, scales [El, R * T, H / 128] float32, with use_ue8m0 [El, R * T, H / 512]
+            int32, by column); R is the size of the group
             recv_count [El] int32, handle, EventOverlap, hook
         """
-        refuse("dispatch()", {"round_scale": round_scale, "use_ue8m0": use_ue8m0, **more}, _WHY_NOT)
+        refuse("dispatch()", more)
         calls, most = self.calls, self.group_size * self._experts_per_rank
         if num_experts is not None and (num_experts % self._experts_per_rank or not 0 < num_experts <= most):
             raise ValueError(f"num_experts is {num_experts}: it must be a multiple of {self._experts_per_rank}, the "
                              f"experts of a rank, and at most {most}")
         recv_x, count, rows, event, hook = _low_latency.dispatch(
             calls, x, topk_idx, num_max_dispatch_tokens_per_rank, self._experts_per_rank, use_fp8=use_fp8,
-            stats=cumulative_local_expert_recv_stats, waits=dispatch_wait_recv_cost_stats, hook=return_recv_hook,
-            event=async_finish)
+            round_scale=round_scale, use_ue8m0=use_ue8m0, stats=cumulative_local_expert_recv_stats,
+            waits=dispatch_wait_recv_cost_stats, hook=return_recv_hook, event=async_finish)
         handle = Handle(rows, num_max_dispatch_tokens_per_rank, x.shape[1])
         return recv_x, count, handle, EventOverlap(event, (x, topk_idx)), hook
 
@@ -356,6 +350,35 @@ class Buffer:
 
     def combine(self, *args: Any, **kwargs: Any) -> Tuple:
         return self.low_latency_combine(*args, **kwargs)
+
+    def _normal_size(self) -> int:
+        return self.calls.size
+
+    def _per_rank(self, num_experts: int) -> int:
+        per_rank = super()._per_rank(num_experts)
+        if per_rank != self._experts_per_rank:
+            raise ValueError(f"num_experts is {num_experts}: it must be {self._experts_per_rank * self.calls.size}, "
+                             f"{self._experts_per_rank} for each of the {self.calls.size} ranks of the group")
+        return per_rank
+
+    def ht_dispatch(self, x: Any, handle: Any = None, num_tokens_per_rank: Optional[torch.Tensor] = None,
+                    num_tokens_per_rdma_rank: Optional[torch.Tensor] = None,
+                    is_token_in_rank: Optional[torch.Tensor] = None,
+                    num_tokens_per_expert: Optional[torch.Tensor] = None, topk_idx: Optional[torch.Tensor] = None,
+                    topk_weights: Optional[torch.Tensor] = None, expert_alignment: int = 1,
+                    config: Optional[Config] = None, previous_event: Any = None, async_finish: bool = False,
+                    allocate_on_comm_stream: bool = False, **more: Any) -> Tuple:
+        """As Buffer.dispatch() of covey.ep.deep_ep: a row for each rank that a token goes to."""
+        refuse("ht_dispatch()", more)
+        return self._dispatch(x, handle, is_token_in_rank, num_tokens_per_expert, topk_idx, topk_weights, expert_alignment,
+                              0, config.num_sms_asked if config else 0, previous_event, async_finish)
+
+    def ht_combine(self, x: torch.Tensor, handle: Any, topk_weights: Optional[torch.Tensor] = None, bias: Any = None,
+                   config: Optional[Config] = None, previous_event: Any = None, async_finish: bool = False,
+                   allocate_on_comm_stream: bool = False, **more: Any) -> Tuple:
+        """As Buffer.combine() of covey.ep.deep_ep: sums the rows of each token, without weights."""
+        refuse("ht_combine()", more)
+        return combine(self.calls, handle, x, topk_weights, bias, previous_event, async_finish)
 
     def get_next_combine_buffer(self, handle: Handle) -> torch.Tensor:
         """A place for the experts' results, for a combine with zero_copy."""

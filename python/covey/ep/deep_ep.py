@@ -8,17 +8,22 @@
 Each buffer has a covey group of its own, whose ranks are those of @group. Tensors may be on the host, too.
 """
 
-from typing import Any, List, Optional, Tuple, Union
+import functools
+from typing import Any, Iterator, List, Optional, Tuple, Union
 
 import torch
 
+from .. import _abi
+from .._plain import zeros
 from . import _low_latency, _normal
 from ._calls import Calls
 from ._event import EventHandle, EventOverlap, refuse
+from ._expand import Places, by_column, slots_at_owners, sources_of
 from ._low_latency import Handle
 from ._meeting import by_group, by_mpi, number
 from ._normal import Routing
-from .buffer import _WHY_NOT, Config, current_device, topk_idx_t
+from ._normal_mode import NormalMode, combine, event_of
+from .buffer import _WHY_NOT, Config, topk_idx_t
 
 _DEFAULT_SMS = 24
 
@@ -32,12 +37,8 @@ def _meet(group: Any, comm: Any, window_bytes: int, timeout_ms: int) -> Calls:
     meeting = by_group(group, number()) if group is not None else by_mpi(comm)
     capacity = group.covey.max_ranks if hasattr(group, "covey") and group.covey is not None else size
     calls = Calls(rank, capacity)
-    calls.meet(meeting, size, current_device(), timeout_ms, window_bytes)
+    calls.meet(meeting, size, timeout_ms, window_bytes)
     return calls
-
-
-def _event_of(previous: Any) -> Optional[EventHandle]:
-    return getattr(previous, "event", previous)
 
 
 class _Life:
@@ -72,7 +73,7 @@ class _Life:
         return self.calls.own_stream()
 
 
-class Buffer(_Life):
+class Buffer(_Life, NormalMode):
     """DeepEP's Buffer.
 
     Attributes:
@@ -81,6 +82,7 @@ class Buffer(_Life):
     """
 
     num_sms: int = 20
+    _lanes = 0  # what set_num_sms() said
 
     def __init__(self, group: Any, num_nvl_bytes: int = 0, num_rdma_bytes: int = 0, low_latency_mode: bool = False,
                  num_qps_per_rank: int = 24, allow_nvlink_for_low_latency_mode: bool = True, allow_mnnvl: bool = False,
@@ -102,10 +104,17 @@ class Buffer(_Life):
 
     @staticmethod
     def set_num_sms(new_num_sms: int) -> None:
-        """Not read: covey takes as many processors as pay."""
-        if new_num_sms % 2:
-            raise ValueError(f"num_sms is {new_num_sms}: it must be even")
-        Buffer.num_sms = new_num_sms
+        """The processors of a device that normal mode takes from its next dispatch without a handle on; the same on all
+        ranks. Until this is called, or a Config of one's own is given: as many as pay."""
+        if new_num_sms % 2 or not 0 < new_num_sms <= _abi.COVEY_DEVICE_MAX_LANES:
+            raise ValueError(f"num_sms is {new_num_sms}: it must be even, from 2 to {_abi.COVEY_DEVICE_MAX_LANES}")
+        Buffer.num_sms = Buffer._lanes = new_num_sms
+
+    @staticmethod
+    def _config() -> Config:
+        config = Config(Buffer.num_sms)
+        config.num_sms_asked = Buffer._lanes
+        return config
 
     @staticmethod
     def capture() -> EventOverlap:
@@ -120,37 +129,25 @@ class Buffer(_Life):
 
     @staticmethod
     def get_dispatch_config(num_ranks: int) -> Config:
-        return Config(Buffer.num_sms)
+        return Buffer._config()
 
     @staticmethod
     def get_combine_config(num_ranks: int) -> Config:
-        return Config(Buffer.num_sms)
+        return Buffer._config()
 
     def get_local_buffer_tensor(self, dtype: torch.dtype, size: Optional[torch.Size] = None, offset: int = 0,
                                 use_rdma_buffer: bool = False) -> torch.Tensor:
         """Scratch memory: nothing of covey is in it."""
         count = size.numel() if size is not None else 1 << 14
-        device = "cpu" if current_device() is None else "cuda"
-        tensor = torch.zeros(offset + count, dtype=dtype, device=device)[offset:]
+        tensor = zeros(offset + count, dtype=dtype, device=self.calls.device)[offset:]
         return tensor if size is None else tensor.view(size)
 
     # ---- normal mode ----
 
-    def get_dispatch_layout(self, topk_idx: torch.Tensor, num_experts: int, previous_event: Any = None,
-                            async_finish: bool = False, allocate_on_comm_stream: bool = False) -> Tuple:
-        """What goes where, of this rank's tokens.
+    def _normal_size(self) -> int:
+        return self.group_size
 
-        Returns:
-            tokens for each rank [R] int32, None, tokens for each expert [E] int32, is the token for the rank [n, R],
-            EventOverlap
-        """
-        event = _event_of(previous_event)
-        if event is not None:
-            event.current_stream_wait()
-        per_rank, per_expert, there = _normal.layout(topk_idx, num_experts, self.group_size)
-        return per_rank, None, per_expert, there, EventOverlap(EventHandle() if async_finish else None)
-
-    def dispatch(self, x: Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]], handle: Optional[Routing] = None,
+    def dispatch(self, x: Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]], handle: Any = None,
                  num_tokens_per_rank: Optional[torch.Tensor] = None,
                  num_tokens_per_rdma_rank: Optional[torch.Tensor] = None,
                  is_token_in_rank: Optional[torch.Tensor] = None, num_tokens_per_expert: Optional[torch.Tensor] = None,
@@ -162,37 +159,23 @@ class Buffer(_Life):
 
         Args:
             x: [n, H] bfloat16 or float16; or float8_e4m3fn with scales [n, H / 128]
-            handle: of an earlier dispatch: these tokens go where those went; topk_idx and topk_weights are None
+            handle: of an earlier dispatch, or a tuple of its parts: these tokens go where those went; topk_idx and
+                topk_weights are None
             num_tokens_per_expert: its length is the number of experts. Other results of get_dispatch_layout() are not
-                read: covey counts by itself
+                read with topk_idx: covey counts by itself
+            is_token_in_rank: [n, R] bool: without topk_idx it says where tokens go, and num_tokens_per_expert what the
+                list has; a token goes to 32 ranks at most
             num_worst_tokens: rows here at most; the host looks at nothing, and the list is empty
 
         Returns:
             recv_x, recv_topk_idx (local ids; -1 of other ranks), recv_topk_weights, the rows of each local expert (a
-            list), handle, EventOverlap
+            list), handle, EventOverlap. Without topk_idx the ids and the weights are None
         """
         refuse("dispatch()", more)
-        previous = _event_of(previous_event)
-        if handle is not None:
-            if topk_idx is not None or topk_weights is not None:
-                raise ValueError("handle and topk_idx or topk_weights are given: the handle has them")
-            event = _normal.dispatch(self.calls, handle, x, not handle.most, event=async_finish, previous=previous)
-            return _normal.received(handle), None, None, None, None, EventOverlap(event)
-        if topk_idx is None or num_tokens_per_expert is None:
-            raise ValueError("topk_idx or num_tokens_per_expert is None: covey routes by topk_idx, and a dispatch "
-                             "without a handle needs both")
-        if num_worst_tokens:
-            tokens = -(-num_worst_tokens // self.group_size)
-        else:
-            tokens = _normal.agreed_tokens(self.calls, len(topk_idx))
-        per_rank = _normal.experts_of_a_rank(len(num_tokens_per_expert), self.group_size)
-        routing = _normal.route(x, topk_idx, topk_weights, tokens, per_rank, expert_alignment, num_worst_tokens)
-        event = _normal.dispatch(self.calls, routing, x, not num_worst_tokens, event=async_finish, previous=previous)
-        rows, n = routing.rows, routing.received
-        return (_normal.received(routing), rows.ids[:n], None if topk_weights is None else rows.recv_weights[:n],
-                routing.per_expert, routing, EventOverlap(event))
+        return self._dispatch(x, handle, is_token_in_rank, num_tokens_per_expert, topk_idx, topk_weights, expert_alignment,
+                              num_worst_tokens, (config or Buffer._config()).num_sms_asked, previous_event, async_finish)
 
-    def combine(self, x: torch.Tensor, handle: Routing, topk_weights: Optional[torch.Tensor] = None, bias: Any = None,
+    def combine(self, x: torch.Tensor, handle: Any, topk_weights: Optional[torch.Tensor] = None, bias: Any = None,
                 config: Optional[Config] = None, previous_event: Any = None, async_finish: bool = False,
                 allocate_on_comm_stream: bool = False, **more: Any) -> Tuple:
         """Sums the rows of each token, without weights.
@@ -206,11 +189,9 @@ class Buffer(_Life):
             combined [n, H], combined weights [n, K] or None, EventOverlap
         """
         refuse("combine()", more)
-        out, weights, event = _normal.combine(self.calls, handle, x, topk_weights, bias, async_finish,
-                                              _event_of(previous_event))
-        return out, weights, EventOverlap(event)
+        return combine(self.calls, handle, x, topk_weights, bias, previous_event, async_finish)
 
-    def internode_dispatch(self, x: Any, handle: Optional[Routing] = None,
+    def internode_dispatch(self, x: Any, handle: Any = None,
                            num_tokens_per_rank: Optional[torch.Tensor] = None,
                            num_tokens_per_rdma_rank: Optional[torch.Tensor] = None,
                            is_token_in_rank: Optional[torch.Tensor] = None,
@@ -237,13 +218,12 @@ class Buffer(_Life):
                              round_scale: bool = False, use_ue8m0: bool = False, use_nvfp4: bool = False,
                              async_finish: bool = False, return_recv_hook: bool = False, **more: Any) -> Tuple:
         """As covey.ep.Buffer.dispatch(). Expert e is on rank e // (num_experts / R)."""
-        refuse("low_latency_dispatch()", {"round_scale": round_scale, "use_ue8m0": use_ue8m0, "use_nvfp4": use_nvfp4,
-                                          "x_global_scale": x_global_scale, **more}, _WHY_NOT)
+        refuse("low_latency_dispatch()", {"use_nvfp4": use_nvfp4, "x_global_scale": x_global_scale, **more})
         recv_x, count, rows, event, hook = _low_latency.dispatch(
             self.calls, x, topk_idx, num_max_dispatch_tokens_per_rank,
             _normal.experts_of_a_rank(num_experts, self.group_size), use_fp8=use_fp8,
-            stats=cumulative_local_expert_recv_stats, waits=dispatch_wait_recv_cost_stats, hook=return_recv_hook,
-            event=async_finish)
+            round_scale=round_scale, use_ue8m0=use_ue8m0, stats=cumulative_local_expert_recv_stats,
+            waits=dispatch_wait_recv_cost_stats, hook=return_recv_hook, event=async_finish)
         handle = Handle(rows, num_max_dispatch_tokens_per_rank, x.shape[1], num_experts)
         return recv_x, count, handle, EventOverlap(event, (x, topk_idx)), hook
 
@@ -283,28 +263,41 @@ class EPHandle:
     """What ElasticBuffer.dispatch() gives; fields as there, but for those of its own memory.
 
     Attributes:
-        num_recv_tokens: rows here; without do_cpu_sync the most that there can be
+        num_recv_tokens: rows of tokens here; without do_cpu_sync the most that there can be
+        num_expanded_tokens: rows with do_expand, else 0
         num_recv_tokens_per_expert_list: of each local expert, rounded up; without do_cpu_sync empty
-        psum_num_recv_tokens_per_expert: [El] int32: their inclusive sums
+        psum_num_recv_tokens_per_expert: [El] int32: their inclusive sums; with do_expand where the rows of each end
+        num_unaligned_recv_tokens_per_expert: [El] int32: with do_expand the rows of each, else None
         psum_num_recv_tokens_per_scaleup_rank: [R] int32: inclusive sums of the rows of each source
     """
 
-    do_expand = False
-    num_unaligned_recv_tokens_per_expert = None
-
     def __init__(self, routing: Routing, num_experts: int, num_sms: int):
-        rows = routing.rows
+        rows, places = routing.rows, routing.places
         self.routing, self.num_experts, self.num_sms = routing, num_experts, num_sms
         self.expert_alignment, self.num_max_tokens_per_rank = routing.alignment, routing.shape.tokens
-        self.topk_idx, self.recv_src_metadata = routing.topk_idx, rows.src_info
+        self.topk_idx = routing.topk_idx
         self.num_recv_tokens, self.num_recv_tokens_per_expert_list = routing.received, routing.per_expert
-        self.num_expanded_tokens = 0
-        self.psum_num_recv_tokens_per_expert = rows.sums
+        self.psum_num_recv_tokens_per_expert = places.ends if places else rows.sums
         self.psum_num_recv_tokens_per_scaleup_rank = rows.sums_by_rank
+        self.do_expand, self.num_expanded_tokens = places is not None, places.rows if places else 0
+        self.num_unaligned_recv_tokens_per_expert = places.counts if places else None
+
+    @functools.cached_property
+    def recv_src_metadata(self) -> torch.Tensor:
+        """[rows of tokens, 2 + K] int32: source * num_max_tokens_per_rank + token; source * K + the first k of an expert
+        here; the expanded row of each k, -1 where there is none."""
+        rows, n = self.routing.rows, self.routing.received
+        return sources_of(rows, rows.ids[:n], self.routing.places, self.num_max_tokens_per_rank)
+
+    @functools.cached_property
+    def dst_buffer_slot_idx(self) -> torch.Tensor:
+        """[n, K] int32: this token's place among the tokens of this rank for the same rank; -1: no expert, or the rank is
+        that of an earlier k."""
+        return slots_at_owners(self.topk_idx, self.routing.shape.per_rank)
 
 
 class ElasticBuffer(_Life):
-    """DeepEP's second buffer, in its layout without expansion.
+    """DeepEP's second buffer.
 
     Attributes:
         rank_idx, num_ranks, num_bytes, num_max_tokens_per_rank
@@ -358,10 +351,9 @@ class ElasticBuffer(_Life):
         return 0
 
     def barrier(self, use_comm_stream: bool = True, with_cpu_sync: bool = False, sequential: bool = True) -> None:
-        device = current_device()
-        self.calls.barrier(None if device is None else torch.device("cuda", device))
-        if with_cpu_sync and device is not None:
-            torch.cuda.synchronize(device)
+        self.calls.barrier()
+        if with_cpu_sync and self.calls.device.type == "cuda":
+            torch.cuda.synchronize(self.calls.device)
 
     def dispatch(self, x: Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]], topk_idx: Optional[torch.Tensor] = None,
                  topk_weights: Optional[torch.Tensor] = None,
@@ -377,18 +369,24 @@ class ElasticBuffer(_Life):
         Args:
             do_cpu_sync: False: the host looks at nothing, and R * num_max_tokens_per_rank rows are given, of which
                 those past the last have -1 in recv_topk_idx. None: True, but with a handle as its first dispatch
-            num_sms, num_qps, allocate_on_comm_stream: not read
+            num_sms: processors of a device that this dispatch and its combine take; 0: as many as pay
+            do_expand: a row for each expert of a token, expert by expert; each begins at a multiple of expert_alignment.
+                recv_topk_idx is None, and recv_topk_weights [rows]. Rows are copied once more for it
+            do_zero_padding: with do_expand: rows that fill up are zeros; else they have anything
+            use_tma_aligned_col_major_sf: scales are by column, and each group begins at a multiple of 16 bytes
+            num_qps, allocate_on_comm_stream: not read
 
         Returns:
             recv_x, recv_topk_idx, recv_topk_weights, handle, EventOverlap
         """
-        refuse("dispatch()", {"do_expand": do_expand, "do_zero_padding": do_zero_padding,
-                              "use_tma_aligned_col_major_sf": use_tma_aligned_col_major_sf,
-                              "previous_event_before_epilogue": previous_event_before_epilogue, **more},
-               {"do_expand": "rows are those of tokens, not of experts"})
+        refuse("dispatch()", {"previous_event_before_epilogue": previous_event_before_epilogue, **more})
+        if do_zero_padding and not do_expand:
+            raise ValueError("do_zero_padding is True: it needs do_expand, without which nothing is filled up")
         if handle is not None:
             if topk_idx is not None:
                 raise ValueError("handle and topk_idx are given: the handle has it")
+            if bool(do_expand) != handle.do_expand:
+                raise ValueError(f"do_expand is {bool(do_expand)}: the dispatch of the handle had {handle.do_expand}")
             routing, looks = handle.routing, bool(handle.num_recv_tokens_per_expert_list)
             if topk_weights is not None:
                 routing.weights = topk_weights
@@ -398,26 +396,57 @@ class ElasticBuffer(_Life):
             tokens, looks = num_max_tokens_per_rank or self.num_max_tokens_per_rank, do_cpu_sync is not False
             if tokens < 1:
                 raise ValueError("num_max_tokens_per_rank is 0: give it here or to ElasticBuffer()")
-            routing = _normal.route(x, topk_idx.clone() if do_handle_copy else topk_idx, topk_weights, tokens,
-                                    _normal.experts_of_a_rank(num_experts, self.num_ranks), expert_alignment or 1,
-                                    tokens * self.num_ranks)
-        event = _normal.dispatch(self.calls, routing, x, looks, cumulative_local_expert_recv_stats, True,
-                                 async_with_compute_stream, _event_of(previous_event))
+            per_rank = _normal.experts_of_a_rank(num_experts, self.num_ranks)
+        previous = event_of(previous_event)
+        with self.calls.beside(x, async_with_compute_stream, previous) as give:
+            if handle is None:
+                routing = _normal.route(x, topk_idx.clone() if do_handle_copy else topk_idx, topk_weights, tokens, per_rank,
+                                        expert_alignment or 1, tokens * self.num_ranks, num_sms, self.rank_idx)
+            event = _normal.dispatch(self.calls, routing, x, looks, cumulative_local_expert_recv_stats, True,
+                                     async_with_compute_stream, previous)
+            rows, n = routing.rows, routing.received
+            given: Any = _normal.received(routing), rows.ids[:n], rows.recv_weights[:n]
+            if do_expand or use_tma_aligned_col_major_sf:
+                given, event = self.calls.behind(event, rows.ids, lambda: _laid_out(
+                    routing, given, looks, do_expand, do_zero_padding, use_tma_aligned_col_major_sf))
+            give(*rows.rooms, rows.ids, rows.sums, rows.sums_by_rank, routing.topk_idx, routing.weights,
+                 *(routing.places.tensors() if do_expand else ()), *_flat(given))
         if handle is None:
             handle = EPHandle(routing, num_experts, num_sms)
-        rows, n = routing.rows, routing.received
-        return (_normal.received(routing), rows.ids[:n], None if topk_weights is None else rows.recv_weights[:n], handle,
-                EventOverlap(event))
+        recv_x, recv_ids, recv_weights = given
+        return recv_x, recv_ids, None if topk_weights is None else recv_weights, handle, EventOverlap(event)
 
     def combine(self, x: torch.Tensor, handle: EPHandle, topk_weights: Optional[torch.Tensor] = None, bias: Any = None,
                 num_sms: int = 0, num_qps: int = 0, previous_event: Optional[EventHandle] = None,
                 previous_event_before_epilogue: Optional[EventHandle] = None, async_with_compute_stream: bool = False,
                 allocate_on_comm_stream: bool = False, **more: Any) -> Tuple:
-        """As Buffer.combine()."""
+        """As Buffer.combine(). Of a dispatch with do_expand: @x are its rows, whose sums for each token are made here, in
+        float32, rounded once; @topk_weights [rows]."""
         refuse("combine()", {"previous_event_before_epilogue": previous_event_before_epilogue, **more})
-        out, weights, event = _normal.combine(self.calls, handle.routing, x, topk_weights, bias,
-                                              async_with_compute_stream, _event_of(previous_event))
-        return out, weights, EventOverlap(event)
+        return combine(self.calls, handle.routing, x, topk_weights, bias, previous_event, async_with_compute_stream)
+
+
+def _laid_out(routing: Routing, given: Any, looks: bool, expand: bool, zeros: bool, columns: bool) -> tuple:
+    """@given, the rows of tokens, their ids and weights, as a caller of ElasticBuffer wants them."""
+    recv_x, ids, weights = given
+    if expand:
+        routing.places = Places(ids, routing.shape.per_rank, routing.alignment, looks)
+        routing.per_expert = routing.places.per_expert
+        spread = routing.places.spread
+        recv_x = tuple(spread(t, zeros) for t in recv_x) if isinstance(recv_x, tuple) else spread(recv_x, zeros)
+        ids, weights = None, routing.places.weights(weights)
+    if columns and isinstance(recv_x, tuple):
+        recv_x = recv_x[0], by_column(recv_x[1])
+    return recv_x, ids, weights
+
+
+def _flat(given: tuple) -> Iterator[torch.Tensor]:
+    """All tensors in @given."""
+    for part in given:
+        if isinstance(part, tuple):
+            yield from part
+        elif part is not None:
+            yield part
 
 
 __all__: List[str] = ["Buffer", "Config", "EPHandle", "ElasticBuffer", "EventHandle", "EventOverlap", "topk_idx_t"]

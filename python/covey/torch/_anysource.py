@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import torch
 from torch.distributed import Work
 
+from .._plain import empty, plain
 from ..errors import PeerError
 from ..errors import TimeoutError as CoveyTimeout
 from ._errors import errors_of_torch
@@ -37,7 +38,7 @@ class AnySource:
         for peer in peers:
             known = self.waiting.get((peer, tag))
             if known is None:
-                room = torch.empty(count, dtype=torch.uint8, device="cpu")
+                room = empty(count, dtype=torch.uint8, device="cpu")
                 group._recv_known(self.waiting, (peer, tag), room, peer, tag)
             elif known[0].numel() < count:
                 raise ValueError(f"a receive of {known[0].numel()} bytes from any source is under way, with tag {tag}: "
@@ -76,6 +77,7 @@ class AnySourceWork(Work):
             except KeyError:
                 pass
 
+    @plain
     def _deliver(self) -> None:
         peer, (room, work) = self._mine
         try:

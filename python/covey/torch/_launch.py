@@ -7,18 +7,19 @@ one stream at a time: when that changes, the new one waits for the last one.
 """
 
 import ctypes
-import time
 from datetime import timedelta
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, Callable, Iterable, List, Optional, Sequence
 
 import torch
+from torch._C import _distributed_c10d
 from torch.distributed import ProcessGroup as _Base
 
 from .. import _abi
 from .._library import lib
+from .._plain import empty, plain, zeros
 from ..errors import Error, PeerError
 from ..group import grouped
-from ..outcome import SLICE_NS, Outcome, Work
+from ..outcome import Outcome, Work
 from ._anysource import AnySource
 from ._errors import errors_of_torch, translated
 from ._monitor import Monitor
@@ -31,13 +32,22 @@ _UNIFORM = frozenset(["covey_allreduce", "covey_broadcast", "covey_allgather", "
 
 
 def _timeout_of(opts: Any) -> Optional[float]:
-    timeout = getattr(opts, "timeout", None)
+    timeout = opts if isinstance(opts, timedelta) else getattr(opts, "timeout", None)
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else 0
     return seconds if seconds > 0 else None
 
 
+class _InCpp(_distributed_c10d.Backend):
+    """What a group of C++ has for its device; no operation goes through it."""
+
+    def getBackendName(self) -> str:
+        return "covey"
+
+
 class Launcher(_Base):
     """What a process group has and does below torch's operations; its covey.Group is `covey`."""
+
+    _work_of = HostWork
 
     def __init__(self, group: Any, timeout: Optional[float], options: Options, store: Any = None,
                  reconfigurable: Optional[Reconfigurable] = None, farewell: Optional[Callable] = None,
@@ -46,7 +56,12 @@ class Launcher(_Base):
 
         @make(options, rank, size, name, timeout): joins a group of this job.
         """
-        super().__init__(group.rank if group else 0, group.size if group else 1)
+        rank, size = group.rank if group else 0, group.size if group else 1
+        super().__init__(rank, size)
+        if hasattr(_distributed_c10d, "FlightRecorderHook"):  # torch hangs hooks on the backends of C++, since 2.15
+            self._in_cpp = _InCpp(rank, size)
+            super()._register_backend(torch.device("cpu"), self.BackendType.CUSTOM, self._in_cpp)
+            super()._set_default_backend(self.BackendType.CUSTOM)
         self.options_of_covey = options
         self._timeout_s, self._store = timeout, store
         self._reconfigurable, self._farewell, self._make = reconfigurable, farewell, make
@@ -90,15 +105,13 @@ class Launcher(_Base):
             after = all_of([*filter(None, [after]), self._write_contributors])
         with errors_of_torch():
             works = [self.covey._start(name, arguments, (results, kept), None) for name, arguments in calls]
-        return self._batched(HostWork(works, results, after, _timeout_of(opts) or self._timeout_s, self))
+        return self._batched(self._work_of(works, results, after, _timeout_of(opts) or self._timeout_s, self))
 
     def _write_contributors(self, outcomes: list) -> None:
         if outcomes[-1].seq < self._active_seq:  # works may be waited for in another order
             return
         self._active_seq = outcomes[-1].seq
-        active = torch.zeros(self.covey.max_ranks, dtype=torch.int32)
-        active[sorted(outcomes[-1].ranks)] = 1
-        self._refresh_active(active)
+        self._refresh_active(self._ones_at(outcomes[-1].ranks))
 
     def _batched(self, work: Any) -> Any:
         if self._batch is not None:
@@ -167,11 +180,12 @@ class Launcher(_Base):
         self._miss(*self._look.missing(self._admitted_ranks))
         self._look.begin(stream)
 
+    @plain
     def _outcome_words(self) -> torch.Tensor:
         """The last outcome, where the device keeps it: struct covey_device_outcome as ten numbers of 64 bits."""
         at = ctypes.c_void_p()
         self.covey._check(lambda group: lib.covey_device_outcome_at(group, ctypes.byref(at)))
-        return torch.as_tensor(_DeviceWords(at.value), device=self._cuda)
+        return torch.as_tensor(DeviceMemory(at.value, *OUTCOME_WORDS), device=self._cuda)
 
     def check(self) -> Any:
         """Raises what became of the operations so far. On devices it is a collective, and the host waits.
@@ -184,7 +198,7 @@ class Launcher(_Base):
                 raise self._error
             return None
         self._flush()
-        self._device([("covey_barrier", ())], [torch.empty(0, device=self._cuda)], None)
+        self._device([("covey_barrier", ())], [empty(0, device=self._cuda)], None)
         return self._judge()
 
     def _judge(self) -> Any:
@@ -206,44 +220,58 @@ class Launcher(_Base):
 
     def _call(self, calls: Sequence[tuple], results: List[torch.Tensor], opts: Any, before: Optional[Callable] = None,
               after: Optional[Callable] = None, kept: Any = None) -> Any:
+        if len(calls) == 1 and getattr(opts, "asyncOp", None) is False:
+            work = self._quick(calls[0], results, opts, before, after, kept)
+            if work:
+                return work
         if results[0].is_cuda:
             return self._device(calls, results, opts, before, after, kept)
         if before:
             before()
         return self._host(calls, results, opts, after, kept)
 
-    def _quick(self, call: Any, start: Any, arguments: tuple, out: torch.Tensor, opts: Any) -> Any:
+    def _quick(self, call: tuple, results: List[torch.Tensor], opts: Any, before: Optional[Callable],
+               after: Optional[Callable], kept: Any) -> Any:
         """One operation whose caller waits at once, with little of Python. None: only the long way will do."""
         if self._batch is not None or self._messages or self._active is not None:
             return None
-        if out.is_cuda:
-            return self._quick_on_device(call, arguments, out)
-        work = Work(self.covey, out, out)
-        with errors_of_torch():
-            self.covey._begin(work, lambda group, place: start(*arguments, group, None, place))
-            if work._look(time.monotonic_ns() + SLICE_NS):  # a slice has passed: it is waited for as any other
-                return HostWork([work], [out], None, _timeout_of(opts) or self._timeout_s, self)
-            try:
-                return DoneWork(out, work.wait())
-            except Error as error:
-                self._error = translated(error)
-                raise self._error from None
+        if results[0].is_cuda:
+            return self._quick_on_device(call, results, before, after, kept)
+        if before:
+            before()
+        try:
+            outcome = self.covey._at_once(*call, (results, kept))
+        except Error as error:
+            raise translated(error) from None
+        if isinstance(outcome, Work):  # it is waited for as any other
+            return HostWork([outcome], results, after, _timeout_of(opts) or self._timeout_s, self)
+        if outcome.status:
+            self._error = translated(self.covey._error(outcome.status, outcome))
+            raise self._error
+        if after:
+            after([outcome])
+        return DoneWork(results, outcome)
 
-    def _quick_on_device(self, call: Any, arguments: tuple, out: torch.Tensor) -> Any:
-        """On the stream of the last operation, without a look at outcomes."""
-        on = torch._C._cuda_getCurrentRawStream(out.device.index)
+    def _quick_on_device(self, call: tuple, results: List[torch.Tensor], before: Optional[Callable],
+                         after: Optional[Callable], kept: Any) -> Any:
+        """On the stream of the last operation, which is the current one, without a look at outcomes."""
+        on = torch._C._cuda_getCurrentRawStream(results[0].device.index)
         if on != self._last_address or torch._C._cuda_isCurrentStreamCapturing():
             return None
         if self.options_of_covey.on_loss == "fail":
             if (self._collectives + 1) % self.options_of_covey.check_every == 0:
                 return None
             self._collectives += 1
-        rest = on or _abi.COVEY_STREAM_DEFAULT, ctypes.byref(self._result)
-        code = self.covey._direct(lambda group: call(*arguments, group, *rest))
+        if before:
+            before()
+        function, rest = getattr(lib, call[0]), (on or _abi.COVEY_STREAM_DEFAULT, ctypes.byref(self._result))
+        code = self.covey._direct(lambda group: function(*call[1], group, *rest))
         if code:
             raise translated(self.covey._error(code))
         self._launched += 1
-        return DeviceWork(self, self._last, [out], self._launched, False)
+        if after:
+            after(None)
+        return DeviceWork(self, self._last, results, self._launched, False, kept)
 
     # ---- messages on devices ----
 
@@ -280,8 +308,13 @@ class Launcher(_Base):
 
     def active_ranks(self) -> torch.Tensor:
         """int32 [max_ranks]: 1 for members of the last view that this rank has learned."""
-        active, view = torch.zeros(self.covey.max_ranks, dtype=torch.int32), self.covey.view()
-        active[sorted(view.members | (view.pending & self._admitted_ranks))] = 1
+        view = self.covey.view()
+        return self._ones_at(view.members | (view.pending & self._admitted_ranks))
+
+    @plain
+    def _ones_at(self, ranks: frozenset) -> torch.Tensor:
+        active = torch.zeros(self.covey.max_ranks, dtype=torch.int32, device="cpu")
+        active[sorted(ranks)] = 1
         return active
 
     def _set_active(self, target: Optional[torch.Tensor]) -> None:
@@ -293,6 +326,7 @@ class Launcher(_Base):
         self._active, self._active_known = target, None
         self._refresh_active(self.active_ranks())
 
+    @plain
     def _refresh_active(self, active: Optional[torch.Tensor] = None) -> None:
         if self._active is None:
             return
@@ -305,12 +339,14 @@ class Launcher(_Base):
         self._active.view(-1)[:n].copy_(active[:n])
 
 
-class _DeviceWords:
-    """struct covey_device_outcome in device memory, for torch: status and epoch, number, mask, missing; from rank 64 on
-    three more of either."""
+class DeviceMemory:
+    """@count elements of @kind in device memory, for torch."""
 
-    def __init__(self, address: int):
-        self.__cuda_array_interface__ = {"shape": (10,), "typestr": "<i8", "data": (address, False), "version": 3}
+    def __init__(self, address: int, count: int, kind: str):
+        self.__cuda_array_interface__ = {"shape": (count,), "typestr": kind, "data": (address, False), "version": 3}
+
+
+OUTCOME_WORDS = 10, "<i8"  # struct covey_device_outcome: status and epoch, number, mask, missing; three more of either
 
 
 class _Look:
@@ -318,7 +354,7 @@ class _Look:
 
     def __init__(self, words: torch.Tensor):
         self._words = words
-        self._copy = torch.zeros(10, dtype=torch.int64, pin_memory=True)
+        self._copy = zeros(10, dtype=torch.int64, pin_memory=True)
         self._event = torch.cuda.Event()
         self._begun = False
 
@@ -347,8 +383,9 @@ def _captures(stream: Any) -> bool:
         return torch.cuda.is_current_stream_capturing()
 
 
-def all_of(steps: List[Callable]) -> Optional[Callable]:
+def all_of(steps: Iterable[Callable]) -> Optional[Callable]:
     """One function that does all @steps."""
+    steps = list(steps)
     if not steps:
         return None
 

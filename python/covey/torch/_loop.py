@@ -6,6 +6,7 @@ from typing import Any, Iterable, Optional
 import torch
 import torch.distributed as dist
 
+from .._plain import plain
 from ..errors import RootError
 from ..outcome import Outcome
 from ._errors import errors_of_torch
@@ -48,6 +49,7 @@ def admit(tensors: Iterable[torch.Tensor] = (), info: bytes = b"", group: Option
     return outcome
 
 
+@plain
 def _hand_over(pg: ProcessGroup, tensors: list) -> bool:
     """Newcomers get the tensors of the lowest rank that has been admitted before. False, on all: that one is gone."""
     root = torch.tensor([_NOBODY if pg._admitted_epoch is None else pg.rank()], dtype=torch.int32)

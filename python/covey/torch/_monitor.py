@@ -6,6 +6,7 @@ from typing import Any, Optional
 
 import torch
 
+from .._plain import plain
 from ..errors import Error
 from ..errors import TimeoutError as CoveyTimeout
 from ._errors import errors_of_torch
@@ -25,6 +26,7 @@ class Monitor:
         """After a safe point: a number above those before, and the same on newcomers."""
         self._round = epoch << 32
 
+    @plain
     def barrier(self, seconds: Optional[float], all_missing: bool) -> None:
         """Raises TimeoutError: on rank 0 with the missing ranks, elsewhere if rank 0 does not confirm."""
         self._round += 1

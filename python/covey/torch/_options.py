@@ -22,7 +22,7 @@ class Options:
         device: "auto": the current CUDA device if there is one, "local": that of LOCAL_RANK, "none", or a number
         group: name of the group; None: COVEY_GROUP, or a name that the first rank draws
         store: URL of the store; None: COVEY_STORE, or a server that the first rank starts
-        check_every: with on_loss "fail" on devices: collectives between two looks at an outcome (docs/torch.md)
+        check_every: with on_loss "fail" on devices: collectives between two looks at an outcome (docs/start/torch.md)
         settings: further fields of struct covey_config by name
     """
 

@@ -2,23 +2,24 @@
 """The process group "covey": torch's operations as calls of covey."""
 
 import copy
-import ctypes
+import functools
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any, Callable, List, Optional, Sequence
 
 import torch
 from torch.distributed import AllreduceOptions, ReduceOp
 
 from .. import _abi
-from .._library import lib
+from .._plain import empty, plain
 from ._anysource import AnySourceWork
 from ._errors import errors_of_torch
 from ._launch import Launcher, all_of
 from ._options import Options
-from ._tensors import REDUCED, bytes_of, dense, flat, reduction, unflat, whole
+from ._sparse import sparse_allreduce
+from ._tensors import REDUCED, bytes_of, dense, flat, overlap, places, reduction, unflat, whole
 from ._work import Batch, HostWork, MessageWork
 
-_SIZES = ctypes.c_size_t
 _SUM, _AVG = ReduceOp.SUM, ReduceOp.AVG
 _SUMS = {known: (int(dtype), int(_abi.Redop.SUM)) for known, dtype in REDUCED.items()}
 _AVERAGES = {known: (int(dtype), int(_abi.Redop.AVG)) for known, dtype in REDUCED.items()}
@@ -37,7 +38,33 @@ def _op_of(opts: Any) -> Any:
 
 
 def _root_of(opts: Any) -> int:
-    return opts if isinstance(opts, int) else opts.rootRank
+    return 0 if opts is None else opts if isinstance(opts, int) else opts.rootRank
+
+
+def _named(*places: str) -> Callable:
+    """A method whose arguments have torch's names, several for one place; a timeout becomes one of the options."""
+    at = {name: i for i, names in enumerate(places) for name in names.split("|")}
+
+    def decorate(function: Callable) -> Callable:
+        @functools.wraps(function)
+        def run(self: Any, *given: Any, **by_name: Any) -> Any:
+            if not by_name and len(given) <= at["opts"] + 1:
+                return function(self, *given)
+            values = [*given, *[None] * (len(places) - len(given))]
+            for name, value in by_name.items():
+                if name not in at:
+                    raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}")
+                values[at[name]] = value
+            timeout = values.pop(at["timeout"]) if "timeout" in at and len(values) > at["timeout"] > at["opts"] else None
+            if timeout is not None:
+                opts = values[at["opts"]]
+                values[at["opts"]] = SimpleNamespace(rootRank=_root_of(opts) if isinstance(opts, int) else 0,
+                                                     reduceOp=_op_of(opts), timeout=timeout)
+            return function(self, *values)
+
+        return run
+
+    return decorate
 
 
 class ProcessGroup(Launcher):
@@ -179,43 +206,49 @@ class ProcessGroup(Launcher):
 
     # ---- reductions ----
 
-    def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> Any:
+    @_named("tensors|tensor", "opts|op", "timeout")
+    def allreduce(self, tensors: Any, opts: Any = None) -> Any:
         t = tensors[0] if type(tensors) is list and len(tensors) == 1 else _one(tensors)
         if type(opts) is AllreduceOptions and not opts.asyncOp:
             op = opts.reduceOp
             plain = _SUMS.get(t.dtype) if op == _SUM else _AVERAGES.get(t.dtype) if op == _AVG else None
             if plain and t.is_contiguous():
                 at = t.data_ptr()
-                work = self._quick(lib.covey_allreduce, lib.covey_allreduce_start, (at, at, t.numel(), *plain), t, opts)
-                if work:
-                    return work
+                return self._call([("covey_allreduce", (at, at, t.numel(), *plain))], [t], opts)
         return self.allreduce_coalesced([t], opts)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
-        tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        calls, befores, afters = [], [], []
+        given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        if any(t.is_sparse for t in given):
+            return sparse_allreduce(self, _one(given), opts)
+        calls, befores, afters, tensors = [], [], [], given
+        if overlap(given):  # each is reduced as it is now, and once
+            tensors = [plain(torch.clone)(t) for t in given]
+            afters.append(plain(lambda *_: [t.copy_(reduced) for t, reduced in zip(given, tensors)]))
         for t in tensors:
             how = reduction(_op_of(opts), t.dtype)
             whole(t, "the tensor")
             if how.scale is not None:
-                befores.append(lambda t=t, scale=how.scale: t.mul_(scale))
+                befores.append(plain(lambda t=t, scale=how.scale: t.mul_(scale)))
             if how.fold:
                 afters.append(self._fold(t, how.fold, calls))
             else:
                 calls.append(("covey_allreduce", (t.data_ptr(), t.data_ptr(), t.numel() * how.per_element, how.dtype,
                                                   how.redop)))
-        return self._call(calls, tensors, opts, all_of(befores), all_of(afters))
+        return self._call(calls, given, opts, all_of(befores), all_of(reversed(afters)), tensors)
 
+    @plain
     def _fold(self, t: torch.Tensor, fold: Callable, calls: list) -> Callable:
         """A reduction that covey has not: blocks are gathered, and folded in the order of ranks."""
         if t.is_cuda:
             raise TypeError(f"on a device covey has no such reduction of {t.dtype}")
         t = t.as_strided((t.numel(),), (1,))  # as it lies in memory
-        blocks = torch.empty((self.size(), t.numel()), dtype=t.dtype)
+        blocks = empty((self.size(), t.numel()), dtype=t.dtype)
         count, dtype = bytes_of(t)
         calls.append(("covey_allgather", (t.data_ptr(), blocks.data_ptr(), count, dtype)))
         index = len(calls) - 1
 
+        @plain
         def after(outcomes):
             ranks = sorted(outcomes[index].ranks)
             t.copy_(blocks[ranks[0]])
@@ -224,16 +257,18 @@ class ProcessGroup(Launcher):
 
         return after
 
-    def reduce(self, tensors: Any, opts: Any, op: Any = None) -> Any:
+    @_named("tensors|tensor", "opts|root", "op", "timeout")
+    def reduce(self, tensors: Any, opts: Any = None, op: Any = None) -> Any:
         t, root = dense(_one(tensors), "the tensor"), _root_of(opts)
         how = reduction(op if op is not None else _op_of(opts), t.dtype)
         if how.fold:
             raise TypeError(f"reduce() of {t.dtype}: covey has no such reduction")
         at = t.data_ptr()
         arguments = (at, at if self.rank() == root else None, t.numel() * how.per_element, how.dtype, how.redop, root)
-        before = (lambda: t.mul_(how.scale)) if how.scale is not None else None
+        before = plain(lambda: t.mul_(how.scale)) if how.scale is not None else None
         return self._call([("covey_reduce", arguments)], [t], opts, before)
 
+    @_named("outputs", "inputs", "opts")
     def reduce_scatter_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         calls, befores, kept = [], [], []
         for out, source in zip(outputs, inputs):
@@ -244,8 +279,8 @@ class ProcessGroup(Launcher):
             _alike(source, dense(out, "the output"))
             self._blocks(source, out.numel(), "the input")
             if how.scale is not None:
-                scaled = torch.empty_like(source)
-                befores.append(lambda a=source, b=scaled, s=how.scale: torch.mul(a, s, out=b))
+                scaled = plain(torch.empty_like)(source)
+                befores.append(plain(lambda a=source, b=scaled, s=how.scale: torch.mul(a, s, out=b)))
                 kept.append(source)
                 source = scaled
             kept.append(source)
@@ -253,10 +288,12 @@ class ProcessGroup(Launcher):
                                                    how.dtype, how.redop)))
         return self._call(calls, list(outputs), opts, all_of(befores), None, kept)
 
+    @_named("outputTensor", "inputTensor", "opts")
     def _reduce_scatter_base(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Any:
         return self.reduce_scatter_tensor_coalesced([output], [source], opts)
 
-    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, *rest) -> Any:
+    @_named("output_tensors|output", "input_tensors|input", "opts|op", "timeout")
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         out = _one(outputs)
         parts = inputs[0] if isinstance(inputs[0], (list, tuple)) else inputs
         if any(p.numel() != out.numel() for p in parts):
@@ -265,7 +302,8 @@ class ProcessGroup(Launcher):
 
     # ---- the rest of the collectives ----
 
-    def broadcast(self, tensors: Any, opts: Any, *rest) -> Any:
+    @_named("tensors|tensor", "opts|root", "timeout")
+    def broadcast(self, tensors: Any, opts: Any = None) -> Any:
         t = whole(_one(tensors), "the tensor")
         count, dtype = bytes_of(t)
         return self._call([("covey_broadcast", (t.data_ptr(), t.data_ptr(), count, dtype, _root_of(opts)))], [t], opts)
@@ -274,6 +312,7 @@ class ProcessGroup(Launcher):
         if tensor.numel() != count * self.size():
             raise ValueError(f"{what} has {tensor.numel()} elements: {self.size()} blocks of {count} are needed")
 
+    @_named("outputs", "inputs", "opts")
     def allgather_into_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         calls, kept = [], []
         for out, source in zip(outputs, inputs):
@@ -285,44 +324,56 @@ class ProcessGroup(Launcher):
             calls.append(("covey_allgather", (source.data_ptr(), out.data_ptr(), count, dtype)))
         return self._call(calls, list(outputs), opts, None, None, kept)
 
-    def _allgather_base(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None, *rest) -> Any:
+    @_named("output", "input", "opts|timeout")
+    def _allgather_base(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Any:
         return self.allgather_into_tensor_coalesced([output], [source], opts)
 
-    def allgather(self, outputs: Any, inputs: Any, opts: Any = None, *rest) -> Any:
+    @_named("output_tensors", "input_tensors|input_tensor", "opts|timeout")
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         outs = outputs[0] if isinstance(outputs[0], (list, tuple)) else outputs
         source = _one(inputs).contiguous()
         if len(outs) != self.size():
             raise ValueError(f"allgather: {len(outs)} outputs, the group's size is {self.size()}")
-        room = torch.empty(sum(t.numel() for t in outs), dtype=source.dtype, device=source.device)
+        for t in outs:
+            _alike(source, t)
+        room = empty(sum(t.numel() for t in outs), dtype=source.dtype, device=source.device)
         count, dtype = bytes_of(source)
         if all(t.numel() == source.numel() for t in outs):
             call = ("covey_allgather", (source.data_ptr(), room.data_ptr(), count, dtype))
         else:
             counts = [bytes_of(t)[0] for t in outs]
-            call = ("covey_allgatherv", (source.data_ptr(), count, room.data_ptr(), *_places(counts), dtype))
+            call = ("covey_allgatherv", (source.data_ptr(), count, room.data_ptr(), *places(counts), dtype))
         return self._call([call], list(outs), opts, None, lambda _: unflat(room, outs), (source, room))
 
+    @_named("output_lists", "input_list", "opts")
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """outputs[rank][i]: the i-th tensor of each rank."""
         source = flat(inputs)
         outs = [t for of_rank in outputs for t in of_rank]
-        room = torch.empty(self.size() * source.numel(), dtype=source.dtype, device=source.device)
+        if len(outputs) != self.size() or any([t.shape for t in of_rank] != [t.shape for t in inputs] for of_rank in outputs):
+            raise ValueError(f"allgather_coalesced: {self.size()} lists with the shapes of the inputs are needed")
+        for t in outs:
+            _alike(source, t)
+        room = empty(self.size() * source.numel(), dtype=source.dtype, device=source.device)
         count, dtype = bytes_of(source)
         return self._call([("covey_allgather", (source.data_ptr(), room.data_ptr(), count, dtype))], outs, opts, None,
                           lambda _: unflat(room, outs), (source, room))
 
-    def gather(self, outputs: Any, inputs: Any, opts: Any, *rest) -> Any:
+    @_named("output_tensors", "input_tensors|input_tensor", "opts|root", "timeout")
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         source, root = _one(inputs).contiguous(), _root_of(opts)
-        outs = list(outputs[0]) if self.rank() == root else []
+        outs = outputs if self.rank() == root else []
+        outs = list(outs[0]) if len(outs) and isinstance(outs[0], (list, tuple)) else list(outs)
         if self.rank() == root and (len(outs) != self.size() or any(t.numel() != source.numel() for t in outs)):
             raise ValueError(f"gather: the root needs {self.size()} outputs as large as the input")
-        room = torch.empty(len(outs) * source.numel(), dtype=source.dtype, device=source.device)
+        room = empty(len(outs) * source.numel(), dtype=source.dtype, device=source.device)
         count, dtype = bytes_of(source)
         arguments = (source.data_ptr(), room.data_ptr() if outs else None, count, dtype, root)
         return self._call([("covey_gather", arguments)], outs or [source], opts, None,
                           (lambda _: unflat(room, outs)) if outs else None, (source, room))
 
-    def gather_single(self, output: Any, source: torch.Tensor, opts: Any) -> Any:
+    @_named("output", "input", "opts|root")
+    def gather_single(self, output: Any, source: torch.Tensor, opts: Any = None) -> Any:
         source, root = source.contiguous(), _root_of(opts)
         count, dtype = bytes_of(source)
         mine = self.rank() == root
@@ -332,19 +383,23 @@ class ProcessGroup(Launcher):
         arguments = (source.data_ptr(), output.data_ptr() if mine else None, count, dtype, root)
         return self._call([("covey_gather", arguments)], [output if mine else source], opts, kept=source)
 
-    def scatter(self, outputs: Any, inputs: Any, opts: Any, *rest) -> Any:
+    @_named("output_tensors|output_tensor", "input_tensors", "opts|root", "timeout")
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         out, root = dense(_one(outputs), "the output"), _root_of(opts)
         source = None
         if self.rank() == root:
-            if len(inputs[0]) != self.size() or any(t.numel() != out.numel() for t in inputs[0]):
+            parts = inputs[0] if len(inputs) and isinstance(inputs[0], (list, tuple)) else inputs
+            if len(parts) != self.size() or any(t.numel() != out.numel() for t in parts):
                 raise ValueError(f"scatter: the root needs {self.size()} inputs as large as the output")
-            source = flat(inputs[0])
+            source = flat(parts)
+            _alike(source, out)
         count, dtype = bytes_of(out)
         arguments = (source.data_ptr() if source is not None else None, out.data_ptr(), count, dtype, root)
         return self._call([("covey_scatter", arguments)], [out], opts, kept=source)
 
+    @_named("output", "input", "output_split_sizes", "input_split_sizes", "opts|timeout")
     def alltoall_base(self, output: torch.Tensor, source: torch.Tensor, output_splits: Any = None,
-                      input_splits: Any = None, opts: Any = None, *rest) -> Any:
+                      input_splits: Any = None, opts: Any = None) -> Any:
         source = source.contiguous()
         _alike(source, dense(output, "the output"))
         if not output_splits and not input_splits:
@@ -366,22 +421,24 @@ class ProcessGroup(Launcher):
         return [n * (count // rows if rows else 0) for n in splits]
 
     def _alltoallv(self, source, sent, output, got, opts, after, results=None) -> Any:
-        arguments = (source.data_ptr(), *_places(sent), output.data_ptr(), *_places(got), bytes_of(source)[1])
+        arguments = (source.data_ptr(), *places(sent), output.data_ptr(), *places(got), bytes_of(source)[1])
         return self._call([("covey_alltoallv", arguments)], results or [output], opts, None, after, (source, output))
 
-    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None, *rest) -> Any:
+    @_named("output_tensors", "input_tensors", "opts")
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         if len(outputs) != self.size() or len(inputs) != self.size():
             raise ValueError(f"alltoall: {self.size()} outputs and inputs are needed")
         source = flat(inputs)
-        room = torch.empty(sum(t.numel() for t in outputs), dtype=source.dtype, device=source.device)
+        room = empty(sum(t.numel() for t in outputs), dtype=source.dtype, device=source.device)
         return self._alltoallv(source, [bytes_of(t)[0] for t in inputs], room, [bytes_of(t)[0] for t in outputs], opts,
                                lambda _: unflat(room, outputs), list(outputs))
 
-    def barrier(self, opts: Any = None, timeout: Any = None) -> Any:
+    @_named("opts|timeout")
+    def barrier(self, opts: Any = None) -> Any:
         """Of a group with a device: behind what is on its current stream, and the host waits."""
         if self._cuda is None:
             return self._host([("covey_barrier", ())], [], opts)
-        work = self._device([("covey_barrier", ())], [torch.empty(0, device=self._cuda)], None)
+        work = self._device([("covey_barrier", ())], [empty(0, device=self._cuda)], None)
         if not torch.cuda.is_current_stream_capturing():
             self._judge()
         return work
@@ -400,14 +457,14 @@ class ProcessGroup(Launcher):
 
     # ---- messages ----
 
-    def send(self, tensors: Any, peer: int, tag: int = 0) -> Any:
-        return self._message("covey_send", _one(tensors).contiguous(), peer, tag)
+    def send(self, tensors: Any, dstRank: int, tag: int = 0) -> Any:
+        return self._message("covey_send", _one(tensors).contiguous(), dstRank, tag)
 
-    def recv(self, tensors: Any, peer: int, tag: int = 0) -> Any:
+    def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> Any:
         t = dense(_one(tensors), "the tensor")
-        if not t.is_cuda and self._anysource.has(peer, tag):
-            return self._batched(AnySourceWork(self._anysource, t, [peer], tag, self._timeout_s))
-        return self._message("covey_recv", t, peer, tag)
+        if not t.is_cuda and self._anysource.has(srcRank, tag):
+            return self._batched(AnySourceWork(self._anysource, t, [srcRank], tag, self._timeout_s))
+        return self._message("covey_recv", t, srcRank, tag)
 
     def _message(self, name: str, t: torch.Tensor, peer: int, tag: int) -> Any:
         count, dtype = bytes_of(t)
@@ -441,8 +498,12 @@ class ProcessGroup(Launcher):
     # ---- groups of groups ----
 
     def split_group(self, ranks: Sequence[int], timeout: Optional[timedelta] = None, opts: Any = None,
-                    group_name: Optional[str] = None, group_desc: Optional[str] = None) -> Any:
-        """A group of @ranks of this one. Every rank of them calls it; None: this rank is not among them."""
+                    group_name: Optional[str] = None, group_desc: Optional[str] = None, device_types: Any = None) -> Any:
+        """A group of @ranks of this one. Every rank of them calls it; None: this rank is not among them.
+
+        Args:
+            device_types: not read: a group serves the devices of this one
+        """
         if self.rank() not in ranks:
             return None
         ranks = sorted(ranks)
@@ -474,12 +535,3 @@ def _alike(source: torch.Tensor, output: torch.Tensor) -> None:
     if source.dtype != output.dtype or source.device != output.device:
         raise TypeError(f"the input is {source.dtype} on {source.device}, the output {output.dtype} on "
                         f"{output.device}: both must be alike")
-
-
-def _places(counts: Sequence[int]) -> tuple:
-    """Counts and displacements of blocks without gaps, as C has them."""
-    kind, at, places = _SIZES * len(counts), 0, []
-    for n in counts:
-        places.append(at)
-        at += n
-    return kind(*counts), kind(*places)

@@ -2,13 +2,15 @@
 """How a process group begins: its name, its store, its device, and how torch finds it."""
 
 import copy
+import functools
 import os
 import secrets
 import socket
+import sys
 import threading
 import time
 import weakref
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import torch
 import torch.distributed as dist
@@ -35,9 +37,33 @@ def register() -> None:
     global _registered
     with _once:
         if not _registered:
-            dist.Backend.register_backend("covey", _create, extended_api=True, devices=["cpu", "cuda"])
+            register_backend("covey", _create)
             dist.register_rendezvous_handler("covey", _rendezvous)
+            handlers = sys.modules["torch.distributed.rendezvous"]._rendezvous_handlers
+            handlers["env"] = _unless_it_joins(handlers["env"])
+            dist.distributed_c10d._tensor_to_object = _holes_are_none(dist.distributed_c10d._tensor_to_object)
             _registered = True
+
+
+def _holes_are_none(to_object: Callable) -> Callable:
+    """In object collectives of covey the object of a lost rank is None. Its block is zero, and no pickle begins so."""
+
+    @functools.wraps(to_object)
+    def run(tensor: torch.Tensor, size: Any, group: Any = None, *rest: Any, **more: Any) -> Any:
+        if isinstance(group or dist.group.WORLD, ProcessGroup) and not (int(size) and int(tensor[0])):
+            return None
+        return to_object(tensor, size, group, *rest, **more)
+
+    return run
+
+
+def register_backend(name: str, create: Callable, on_devices: bool = True) -> None:
+    """@create(opts, given) makes the process groups of backend @name.
+
+    It is registered for devices where there are any: torch takes the last kind of device that it is registered for.
+    """
+    kinds = ["cpu", "cuda"] if on_devices and torch.cuda.device_count() else ["cpu"]
+    dist.Backend.register_backend(name, create, extended_api=True, devices=kinds)
 
 
 def init_process_group(**options: Any) -> ProcessGroup:
@@ -148,8 +174,8 @@ def _settings(options: Options, rank: Optional[int], size: int, timeout: Optiona
     return settings
 
 
-def _create(opts: Any, given: Any = None) -> ProcessGroup:
-    """Called by torch on each rank of the new group."""
+def _create(opts: Any, given: Any = None, kind: type = ProcessGroup) -> ProcessGroup:
+    """Called by torch on each rank of the new group; @kind is the class of what it gets."""
     global _joined, _first
     options = copy.copy(Options.of(given) if given is not None else _inherited())
     _settle_device(options)
@@ -157,7 +183,7 @@ def _create(opts: Any, given: Any = None) -> ProcessGroup:
     if getattr(opts, "enable_reconfigure", False):
         url = _meet(opts, options)["store"]
         later = Reconfigurable(url, lambda rank, size: _settings(options, rank, size, timeout))
-        return ProcessGroup(None, timeout, options, opts.store, later)
+        return kind(None, timeout, options, opts.store, later)
     group, _joined = _joined, None
     where = dict(_known)
     if group is not None:
@@ -171,7 +197,7 @@ def _create(opts: Any, given: Any = None) -> ProcessGroup:
     farewell = None
     if not options.store and not os.environ.get("COVEY_STORE"):
         farewell = lambda members: _farewell(opts.store, where.get("group", ""), members)
-    made = ProcessGroup(group, timeout, options, opts.store, farewell=farewell, make=_make)
+    made = kind(group, timeout, options, opts.store, farewell=farewell, make=_make)
     made.where = where
     if not _alive(_first()):
         _first = weakref.ref(made)
@@ -224,6 +250,19 @@ def _rendezvous(url: str, timeout: Any = None, **unused: Any):
                   group=options.group or os.environ.get("COVEY_GROUP", "covey"))
     _joined = group
     yield dist.HashStore() if joins else _store_of(group), group.rank, group.size
+
+
+def _unless_it_joins(handler: Callable) -> Callable:
+    """env://, but that a replacement meets nobody there: the founders' store was rank 0's, and may have ended with it."""
+
+    @functools.wraps(handler)
+    def run(url: str, *rest: Any, **more: Any):
+        if os.environ.get("COVEY_CREATE") == "never" and os.environ.get("COVEY_STORE"):
+            yield dist.HashStore(), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        else:
+            yield from handler(url, *rest, **more)
+
+    return run
 
 
 def _store_of(group: Group):

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors as covey takes them: datatypes, memory, and how a reduction of torch is one of covey."""
 
-from typing import Callable, List, NamedTuple, Optional
+import ctypes
+from typing import Callable, List, NamedTuple, Optional, Sequence
 
 import torch
 from torch.distributed import ReduceOp
 
+from .._plain import plain
 from .._abi import Dtype, Redop
 
 REDUCED = {
@@ -33,6 +35,7 @@ def dense(tensor: torch.Tensor, what: str) -> torch.Tensor:
     return tensor
 
 
+@plain
 def whole(tensor: torch.Tensor, what: str) -> torch.Tensor:
     """@tensor, if its elements fill one piece of memory, in whatever order: enough where all ranks do the same."""
     if tensor.layout is torch.strided and not tensor.is_contiguous():
@@ -81,14 +84,36 @@ def reduction(op, dtype: torch.dtype) -> Reduction:
     raise TypeError(f"{dtype} has no reduction {kind} in covey")
 
 
+def overlap(tensors: List[torch.Tensor]) -> bool:
+    """Have two of them memory in common? All are without gaps."""
+    if len(tensors) < 2:
+        return False
+    places = sorted((t.data_ptr(), t.data_ptr() + t.numel() * t.element_size()) for t in tensors if t.numel())
+    return any(end > start for (_, end), (start, _) in zip(places, places[1:]))
+
+
+@plain
 def flat(tensors: List[torch.Tensor]) -> torch.Tensor:
     """Copies, one after the other; of one datatype."""
+    kinds = {(t.dtype, t.device) for t in tensors}
+    if len(kinds) != 1:
+        raise TypeError(f"tensors of {sorted(str(dtype) for dtype, _ in kinds)}: all must be of one type, on one device")
     return torch.cat([t.reshape(-1) for t in tensors])
 
 
+@plain
 def unflat(source: torch.Tensor, tensors: List[torch.Tensor]) -> None:
     """The reverse, into @tensors."""
     at = 0
     for t in tensors:
         t.copy_(source[at: at + t.numel()].view(t.shape))
         at += t.numel()
+
+
+def places(counts: Sequence[int]) -> tuple:
+    """Counts and displacements of blocks without gaps, as C has them."""
+    kind, at, starts = ctypes.c_size_t * len(counts), 0, []
+    for n in counts:
+        starts.append(at)
+        at += n
+    return kind(*counts), kind(*starts)

@@ -211,9 +211,9 @@ class HostWork(Work):
 class DoneWork(Work):
     """An operation on host memory that was decided within its call."""
 
-    def __init__(self, tensor: torch.Tensor, outcome: Outcome):
+    def __init__(self, results: List[torch.Tensor], outcome: Outcome):
         super().__init__()
-        self._tensor, self.outcomes = tensor, [outcome]
+        self._results, self.outcomes = results, [outcome]
 
     ranks: FrozenSet[int] = property(lambda self: self.outcomes[0].ranks)
     epoch: int = property(lambda self: self.outcomes[0].epoch)
@@ -227,11 +227,11 @@ class DoneWork(Work):
         return None
 
     def result(self) -> List[torch.Tensor]:
-        return [self._tensor]
+        return self._results
 
     def get_future(self) -> torch.futures.Future:
         future = torch.futures.Future()
-        future.set_result([self._tensor])
+        future.set_result(self._results)
         return future
 
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The collectives of covey.h: arguments are checked, an operation is planned, then posted or run. */
+#include "covey_admin.h"
 #include "algo.h"
 #include "call.h"
 #include "calls.h"
@@ -268,6 +269,18 @@ int covey_set_on_loss(struct covey_group *group, int on_loss)
 	if (on_loss != COVEY_ON_LOSS_CONTINUE && on_loss != COVEY_ON_LOSS_FAIL)
 		return cvy_call_refuse(group, "on_loss", "must be COVEY_ON_LOSS_CONTINUE or COVEY_ON_LOSS_FAIL");
 	cvy_engine_set_on_loss(group->engine, on_loss);
+	return 0;
+}
+
+int covey_set_slice(struct covey_group *group, int ms)
+{
+	int err = cvy_handle_check(group);
+
+	if (err)
+		return err;
+	if (ms < 0)
+		return cvy_call_refuse(group, "slice", "must be 0 or more");
+	cvy_engine_set_slice(group->engine, ms);
 	return 0;
 }
 

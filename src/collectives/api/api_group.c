@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <unistd.h>
 
+#include "covey_device.h"
 #include "calls.h"
 #include "clock.h"
 #include "device_message.h"

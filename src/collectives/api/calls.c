@@ -98,6 +98,34 @@ void cvy_calls_forget(void)
 	cvy_device_messages_forget();
 }
 
+static int end_call(struct call *c)
+{
+	int status;
+
+	cvy_engine_wait(c->engine, c->op, CVY_NEVER); /* as the blocking form: ends with the handle */
+	if (c->result)
+		*c->result = c->op->result;
+	status = c->op->result.status;
+	cvy_op_put(c->op);
+	return status;
+}
+
+void cvy_calls_close(struct cvy_engine *e, const struct cvy_device *d)
+{
+	size_t n = 0;
+
+	if (!cvy_calls_open())
+		return;
+	for (size_t i = 0; i < open_calls.n; i++)
+		if (open_calls.call[i].engine == e)
+			cvy_calls_failed(end_call(&open_calls.call[i]));
+		else
+			open_calls.call[n++] = open_calls.call[i];
+	open_calls.n = n;
+	if (d && cvy_device_messages_drop(d))
+		cvy_calls_failed(COVEY_ERR_CLOSED);
+}
+
 int covey_group_end(void)
 {
 	int err;
@@ -113,14 +141,10 @@ int covey_group_end(void)
 	if (open_calls.engines) /* a wait for one engine does not step the others */
 		cvy_progress_kick();
 	for (size_t i = 0; i < open_calls.n; i++) {
-		struct call *c = &open_calls.call[i];
+		int status = end_call(&open_calls.call[i]);
 
-		cvy_engine_wait(c->engine, c->op, CVY_NEVER); /* as the blocking form: ends with the handle */
-		if (c->result)
-			*c->result = c->op->result;
 		if (!err)
-			err = c->op->result.status;
-		cvy_op_put(c->op);
+			err = status;
 	}
 	if (open_calls.room > FEW)
 		free(open_calls.call);

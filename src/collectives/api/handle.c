@@ -275,20 +275,23 @@ int covey_join(const struct covey_config *config, struct covey_group **out)
 	return err;
 }
 
-/* Waits until the queue is empty and no member is behind, or for the deadline. */
+/* Waits until the queue is empty and no member is behind, on the device neither; or for the deadline. */
 static int drain(struct covey_group *group, uint64_t deadline_ns)
 {
 	while (!__atomic_load_n(&group->here->ended, __ATOMIC_ACQUIRE)) {
 		struct timespec nap = { 0, CVY_MS };
 
-		if (cvy_engine_drained(group->engine) && cvy_pairs_drained(group->engine))
+		if (cvy_engine_drained(group->engine) && cvy_pairs_drained(group->engine) &&
+		    (!group->device || cvy_device_may_leave(group->device, 0)))
 			return 0;
 		cvy_engine_ask_progress(group->engine, cvy_now_ns());
 		if (cvy_now_ns() >= deadline_ns)
-			return cvy_fail(group->box, COVEY_ERR_TIMEOUT, -1, 0,
-					"leave: others have not completed operation %llu, or not received all that was "
-					"sent to them",
-					(unsigned long long)cvy_engine_done(group->engine));
+			return cvy_fail(
+				group->box, COVEY_ERR_TIMEOUT,
+				group->device ? cvy_device_leave_awaits(group->device) : -1, 0,
+				"leave: others have not completed operation %llu or what the device of this rank "
+				"has, or not received all that was sent to them",
+				(unsigned long long)cvy_engine_done(group->engine));
 		nanosleep(&nap, NULL);
 	}
 	return group->here->ended;
@@ -365,6 +368,7 @@ static void close_group(struct covey_group *group)
 	list_del(group);
 	if (group->engine) {
 		cvy_engine_stop(group->engine, COVEY_ERR_CLOSED);
+		cvy_calls_close(group->engine, group->device);
 		cvy_progress_remove(group->engine);
 	}
 	cvy_agent_stop(group->agent);
@@ -403,11 +407,6 @@ struct cvy_engine *cvy_handle_engine(struct covey_group *group)
 struct cvy_errbox *cvy_handle_box(struct covey_group *group)
 {
 	return group->box;
-}
-
-const struct cvy_config *cvy_handle_config(struct covey_group *group)
-{
-	return &group->config;
 }
 
 int cvy_handle_check(struct covey_group *group)

@@ -65,7 +65,6 @@ struct covey_group {
 
 struct cvy_engine *cvy_handle_engine(struct covey_group *group);
 struct cvy_errbox *cvy_handle_box(struct covey_group *group);
-const struct cvy_config *cvy_handle_config(struct covey_group *group);
 
 /* 0, or the error that every call on this handle returns */
 int cvy_handle_check(struct covey_group *group);

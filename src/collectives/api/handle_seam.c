@@ -134,7 +134,7 @@ static void seam_stop(void *ctx, int err)
 	cvy_engine_stop(group->engine, err);
 }
 
-static uint64_t seam_progress(void *ctx, uint64_t *floor_tick, int *waiting)
+static uint64_t seam_progress(void *ctx, int *waiting)
 {
 	struct covey_group *group = ctx;
 	struct cvy_engine *e = group->engine;
@@ -145,20 +145,20 @@ static uint64_t seam_progress(void *ctx, uint64_t *floor_tick, int *waiting)
 	if (group->device)
 		cvy_device_look(group->device);
 	cvy_engine_admit_late(e, now);
-	return cvy_engine_progress(e, floor_tick, waiting);
+	return cvy_engine_progress(e, waiting);
 }
 
 static int seam_retire(void *ctx)
 {
-	struct cvy_engine *e = ((struct covey_group *)ctx)->engine;
+	struct covey_group *group = ctx;
 
-	cvy_engine_ask_progress(e, cvy_now_ns());
-	return cvy_engine_retire(e);
+	cvy_engine_ask_progress(group->engine, cvy_now_ns());
+	return cvy_engine_retire(group->engine) && (!group->device || cvy_device_may_leave(group->device, 1));
 }
 
-static void seam_peer_progress(void *ctx, int rank, uint64_t done, uint64_t floor_tick)
+static void seam_peer_progress(void *ctx, int rank, uint64_t done)
 {
-	cvy_engine_peer_progress(((struct covey_group *)ctx)->engine, rank, done, floor_tick);
+	cvy_engine_peer_progress(((struct covey_group *)ctx)->engine, rank, done);
 }
 
 static void seam_point(void *ctx, const char *name)

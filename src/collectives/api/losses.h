@@ -70,13 +70,14 @@
 	  "Go on with the next operation, or to the next safe point, on all ranks. A dispatch has its combine also " \
 	  "when " \
 	  "it ended so.") \
-	X(LOST, "inputs were overwritten, or a part died with its rank (docs/losses.md)", "taken", \
+	X(LOST, "inputs were overwritten, or a part died with its rank (docs/guide/losses.md)", "taken", \
 	  "all; of reduce_scatter and scatter maybe some", "Go on with the next operation. Do not use the output.") \
 	X(ROOT, "the root is no member", "taken", "all", "Go on with the next operation, with another root.") \
 	X(TIMEOUT, "covey_work_wait(), covey_dispatch_recv(), covey_combine_recv(); a joiner's covey_admit()", \
 	  "taken: the operation goes on", "this one", \
 	  "Wait for it again; a joiner calls covey_admit() again. Do not make the call anew.") \
-	X(AGAIN, "covey_work_test()", "taken: the operation goes on", "this one", "Ask or wait again.") \
+	X(AGAIN, "covey_work_test(); a blocking call after covey_set_slice()", "taken: the operation goes on", \
+	  "this one", "Ask or wait again, after the call by covey_work_resume().") \
 	X(FENCED, "the handle has ended", "none", "this one; the others go on without it", \
 	  "Close the handle, join again.") \
 	X(CLOSED, "the group has ended", "none", "all", "Close the handle.") \

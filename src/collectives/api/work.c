@@ -5,6 +5,7 @@
  */
 #include <stdlib.h>
 
+#include "call.h"
 #include "clock.h"
 #include "device_message.h"
 #include "device_work.h"
@@ -20,6 +21,26 @@ struct covey_work *cvy_work_of(struct covey_group *group, struct cvy_op *op)
 	work->group = group;
 	work->op = op;
 	return work;
+}
+
+int covey_work_resume(struct covey_group *group, uint64_t seq, struct covey_work **out)
+{
+	struct covey_work *work;
+
+	if (!group || !out || !group->engine)
+		return COVEY_ERR_INVAL;
+	if (group->forked)
+		return COVEY_ERR_FORKED;
+	work = cvy_work_of(group, NULL);
+	if (!work)
+		return COVEY_ERR_NOMEM;
+	work->op = cvy_engine_resume(group->engine, seq);
+	if (!work->op) {
+		free(work);
+		return cvy_call_refuse(group, "seq", "must be that of a call that returned AGAIN and was not resumed");
+	}
+	*out = work;
+	return 0;
 }
 
 static void request_result(const struct covey_work *work, struct covey_result *result)
@@ -147,6 +168,8 @@ static int op_progress(const struct covey_work *work, char *text, size_t bytes)
 {
 	struct cvy_engine *e = work->group->engine;
 	struct cvy_op *op = work->op;
+	char awaited[40] = "";
+	int rank;
 
 	if (op->kind->op_class == CVY_OP_PAIR) {
 		pthread_mutex_lock(cvy_engine_lock(e));
@@ -158,9 +181,12 @@ static int op_progress(const struct covey_work *work, char *text, size_t bytes)
 	if (pthread_mutex_trylock(cvy_engine_lock(e)))
 		return snprintf(text, bytes, "%s: operation %llu is under way", op->kind->name,
 				(unsigned long long)op->seq);
-	snprintf(text, bytes, "%s: operation %llu of %llu decided so far, %llu of %llu ticks", op->kind->name,
+	rank = cvy_engine_misses(e);
+	if (rank >= 0)
+		snprintf(awaited, sizeof(awaited), ", waits for rank %d", rank);
+	snprintf(text, bytes, "%s: operation %llu of %llu decided so far, %llu of %llu ticks%s", op->kind->name,
 		 (unsigned long long)op->seq, (unsigned long long)cvy_engine_done(e), (unsigned long long)op->completed,
-		 (unsigned long long)op->ticks);
+		 (unsigned long long)op->ticks, awaited);
 	return pthread_mutex_unlock(cvy_engine_lock(e));
 }
 

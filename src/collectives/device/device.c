@@ -161,18 +161,14 @@ int cvy_device_open(const struct cvy_device_args *args, struct cvy_device **out)
 		d->peer[r].fd = d->peer[r].old_fd = -1;
 	d->library = open_library(why, sizeof(why));
 	d->ops = d->library ? dlsym(d->library, CVY_GPU_SYMBOL) : NULL;
-	if (!d->ops || d->ops->abi != CVY_GPU_ABI) {
+	d->ep = d->ops ? dlsym(d->library, CVY_GPU_EP_SYMBOL) : NULL;
+	d->message = d->ops ? dlsym(d->library, CVY_GPU_MESSAGE_SYMBOL) : NULL;
+	if (!d->ep || !d->message || d->ops->abi != CVY_GPU_ABI) {
 		other_library(d->ops, why, sizeof(why));
 		err = cvy_fail(args->box, COVEY_ERR_UNSUPPORTED, -1, 0, "device: no usable libcovey_cuda: %s", why);
 		cvy_device_close(d);
 		return err;
 	}
-	d->ep = dlsym(d->library, CVY_GPU_EP_SYMBOL);
-	if (d->ep && d->ep->abi != CVY_GPU_ABI)
-		d->ep = NULL;
-	d->message = dlsym(d->library, CVY_GPU_MESSAGE_SYMBOL);
-	if (d->message && d->message->abi != CVY_GPU_ABI)
-		d->message = NULL;
 	d->late_evict = args->config->late == COVEY_LATE_EVICT;
 	err = open_gpu(d, args->config, number);
 	if (!err)
@@ -227,6 +223,7 @@ void cvy_device_identity(struct cvy_device *d, const struct cvy_identity *id)
 	if (d->inc && d->inc != id->inc)
 		cvy_device_begin_anew(d);
 	d->rank = id->rank;
+	d->leaving.behind = -1;
 	d->inc = id->inc;
 }
 
@@ -287,9 +284,6 @@ static int launch(struct cvy_device *d, struct cvy_gpu_call *call, struct CUstre
 	struct cvy_gpu_scope had;
 	int err;
 
-	if (aside && !d->ops->launch_aside)
-		return cvy_fail(d->box, COVEY_ERR_UNSUPPORTED, d->rank, d->epoch,
-				"this libcovey_cuda takes no alltoall in place");
 	cvy_device_enter(d, &had);
 	err = cvy_device_leave(d, &had,
 			       aside ? d->ops->launch_aside(d->gpu, call, aside, stream)
@@ -321,9 +315,6 @@ int cvy_device_ep_state(struct cvy_device *d, const struct cvy_ep_tables *tables
 	struct cvy_gpu_scope had;
 	int err;
 
-	if (!d->ep)
-		return cvy_fail(d->box, COVEY_ERR_UNSUPPORTED, -1, 0,
-				"device: libcovey_cuda has no dispatch and combine");
 	cvy_device_enter(d, &had);
 	err = cvy_device_leave(d, &had, d->ep->state(d->gpu, tables, behind, state));
 	return err ? cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu)) : 0;

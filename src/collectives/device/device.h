@@ -11,6 +11,7 @@
 #define CVY_DEVICE_H
 
 #include "config.h"
+#include "covey_device.h"
 #include "loop.h"
 #include "seam.h"
 
@@ -71,6 +72,12 @@ int cvy_device_admit(struct cvy_device *d, const struct covey_result *outcome, s
 int cvy_device_admit_drain(struct cvy_device *d, const struct covey_result *outcome);
 int cvy_device_draining(const struct cvy_device *d);
 void cvy_device_drain_abort(struct cvy_device *d); /* ends that wait, now and later; from any thread */
+/*
+ * This rank leaves: it begins no operation from the time on when no kernel is inside. 1: all contributors have completed
+ * what it has. @retired: it may be called on, so it waits for that time only for a moment. From any thread.
+ */
+int cvy_device_may_leave(struct cvy_device *d, int retired);
+int cvy_device_leave_awaits(struct cvy_device *d); /* one of those that have not, -1: none is known. From any thread */
 /* 0, or INVAL: a dispatch or combine was sent and not received, and its slots hold data. */
 int cvy_device_between_phases(struct cvy_device *d);
 int cvy_device_drained(struct cvy_device *d, struct covey_result *outcome);

@@ -497,7 +497,8 @@ void cvy_device_thaw(struct cvy_device *d)
 	int err = d->ops->words(d->gpu, d->lanes, &d->roll, &d->verdict);
 
 	if (!err)
-		err = d->ops->gate(d->gpu, CVY_GPU_GATE_OPEN(d->view->epoch));
+		err = d->ops->gate(d->gpu, d->leaving.shut ? CVY_GPU_GATE_CLOSED(d->view->epoch)
+							   : CVY_GPU_GATE_OPEN(d->view->epoch));
 	if (err) {
 		cvy_device_broken(d, "opening the gate of the device");
 		return;
@@ -539,7 +540,7 @@ void cvy_device_stop(struct cvy_device *d, int err)
 
 static int for_device(const struct cvy_event *ev)
 {
-	return ev->kind == CVY_EV_MSG && ev->msg.type >= CVY_MSG_CHUNK && ev->msg.type <= CVY_MSG_QUEUE;
+	return ev->kind == CVY_EV_MSG && ev->msg.type >= CVY_MSG_CHUNK && ev->msg.type <= CVY_MSG_PASSED;
 }
 
 static void got(struct cvy_device *d, const struct cvy_msg *msg)
@@ -559,6 +560,9 @@ static void got(struct cvy_device *d, const struct cvy_msg *msg)
 		break;
 	case CVY_MSG_WANT:
 		cvy_device_got_want(d, msg);
+		break;
+	case CVY_MSG_PASSED:
+		cvy_device_got_passed(d, msg);
 		break;
 	default:
 		cvy_device_got_slots(d, msg);

@@ -125,21 +125,11 @@ static int send_memory(struct cvy_device *d, int rank, uint64_t inc)
 	return err;
 }
 
-static void no_queues(struct cvy_device *d, int rank)
-{
-	cvy_device_give_up(d, COVEY_ERR_UNSUPPORTED, rank, d->epoch,
-			   "device: rank %d is on another host, and this libcovey_cuda has no queues", rank);
-}
-
 void cvy_device_send_chunk(struct cvy_device *d, int rank, uint64_t inc)
 {
 	struct cvy_device_peer *p = &d->peer[rank];
 	int err;
 
-	if (cvy_device_is_far(d, rank) && !d->ops->reach) {
-		no_queues(d, rank);
-		return;
-	}
 	if (((p->inc && p->inc != inc) || !p->here) && cvy_device_fresh_chunk(d, rank)) {
 		cvy_device_broken(d, "a chunk for a peer");
 		return;
@@ -152,10 +142,6 @@ void cvy_device_send_chunk(struct cvy_device *d, int rank, uint64_t inc)
 		p->far.is = 1; /* no descriptor reaches it: another chunk, and a queue */
 		if (cvy_device_copy_wanted(d, rank))
 			cvy_device_copy_refuse(d, rank, "it is on another host");
-		if (!d->ops->reach) {
-			no_queues(d, rank);
-			return;
-		}
 		if (cvy_device_fresh_chunk(d, rank)) {
 			cvy_device_broken(d, "a chunk for a rank of another host");
 			return;

@@ -30,31 +30,21 @@ struct table {
 
 static const struct {
 	const char *name;
-	int kind, in_place;
+	int kind;
 } operations[] = {
-	{ "allreduce", CVY_GPU_ALLREDUCE, 0 },
-	{ "allreduce in place", CVY_GPU_ALLREDUCE, 1 },
-	{ "reduce_scatter", CVY_GPU_REDUCE_SCATTER, 0 },
-	{ "allgather", CVY_GPU_ALLGATHER, 0 },
-	{ "alltoall", CVY_GPU_ALLTOALL, 0 },
-	{ "broadcast", CVY_GPU_BROADCAST, 0 },
-	{ "reduce", CVY_GPU_REDUCE, 0 },
-	{ "gather", CVY_GPU_GATHER, 0 },
-	{ "scatter", CVY_GPU_SCATTER, 0 },
-	{ "allgatherv", CVY_GPU_ALLGATHERV, 0 },
-	{ "alltoallv", CVY_GPU_ALLTOALLV, 0 },
-	{ "barrier", CVY_GPU_BARRIER, 0 },
+	{ "allreduce", CVY_GPU_ALLREDUCE },   { "reduce_scatter", CVY_GPU_REDUCE_SCATTER },
+	{ "allgather", CVY_GPU_ALLGATHER },   { "alltoall", CVY_GPU_ALLTOALL },
+	{ "broadcast", CVY_GPU_BROADCAST },   { "reduce", CVY_GPU_REDUCE },
+	{ "gather", CVY_GPU_GATHER },	      { "scatter", CVY_GPU_SCATTER },
+	{ "allgatherv", CVY_GPU_ALLGATHERV }, { "alltoallv", CVY_GPU_ALLTOALLV },
+	{ "barrier", CVY_GPU_BARRIER },
 };
 
 #define OPERATIONS (sizeof(operations) / sizeof(operations[0]))
 
 static struct cvy_gpu_call form_at(int i, uint64_t bytes)
 {
-	struct cvy_gpu_call c = { .kind = operations[i].kind,
-				  .in_place = operations[i].in_place,
-				  .bytes = bytes,
-				  .redop = COVEY_SUM,
-				  .size = 3 };
+	struct cvy_gpu_call c = { .kind = operations[i].kind, .bytes = bytes, .redop = COVEY_SUM, .size = 3 };
 
 	cvy_gpu_shape(&c);
 	/* Registered buffers are read in whole packets: a size in between is pushed, and its row says this for all. */

@@ -58,6 +58,7 @@ void cvy_device_look(struct cvy_device *d)
 
 	cvy_device_go_on(d);
 	cvy_device_queues_look(d);
+	cvy_device_leave_look(d);
 	for (int r = 0; r < CVY_GPU_RANKS; r++) {
 		uint64_t late = __atomic_load_n(&box->late[r], __ATOMIC_ACQUIRE);
 		uint64_t passed = __atomic_load_n(&box->passed[r], __ATOMIC_ACQUIRE);

@@ -64,7 +64,7 @@ int cvy_device_mem_alloc(struct cvy_device *d, size_t bytes, void **out)
 
 int cvy_device_peers(struct cvy_device *d, struct covey_device_peers *out)
 {
-	if (!d->window_bytes || !d->ops->peers)
+	if (!d->window_bytes)
 		return cvy_fail(d->box, COVEY_ERR_UNSUPPORTED, -1, 0,
 				"device_peers: device_window_bytes is 0: with a size, peers map that much memory");
 	if (CVY_GPU_IS_WIDE)

@@ -62,8 +62,6 @@ static int check(struct cvy_device *d, const struct cvy_device_message *m, uint3
 
 	if (err)
 		return err;
-	if (!d->message)
-		return refuse(d, COVEY_ERR_UNSUPPORTED, m, "this libcovey_cuda has no messages");
 	if (m->peer >= CVY_GPU_RANKS)
 		return cvy_fail(d->box, COVEY_ERR_PEER, m->peer, d->epoch,
 				"%s: ranks of a group with devices are 0 to %d", m->sending ? "send" : "recv",
@@ -263,6 +261,20 @@ int cvy_device_message_is_kept(const struct cvy_gpu_receipt *receipt)
 void cvy_device_messages_forget(void)
 {
 	kept = NULL;
+}
+
+int cvy_device_messages_drop(const struct cvy_device *d)
+{
+	struct batch **at = &kept, *b;
+
+	while (*at && (*at)->d != d)
+		at = &(*at)->next;
+	b = *at;
+	if (!b)
+		return 0;
+	*at = b->next;
+	free(b);
+	return 1;
 }
 
 int cvy_device_messages_end(void)

@@ -21,7 +21,9 @@ struct cvy_device_message {
 
 /* Launches it, or keeps it for cvy_device_messages_end() if it is grouped. Called by the handle's caller. */
 int cvy_device_message(struct cvy_device *d, const struct cvy_device_message *m);
-int cvy_device_messages_end(void);     /* of the group: launches the kept messages. 0, or the first error */
+int cvy_device_messages_end(void); /* of the group: launches the kept messages. 0, or the first error */
+int cvy_device_messages_drop(
+	const struct cvy_device *d);   /* it closes: its kept messages are not launched. 1: it had some */
 void cvy_device_messages_forget(void); /* in the child of a fork: the kept messages are the parent's */
 
 /* What is known of a message at its call. */

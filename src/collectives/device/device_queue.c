@@ -80,9 +80,6 @@ static void end_sender(struct cvy_device *d, int rank);
 
 static int have_proxy(struct cvy_device *d)
 {
-	if (!d->ops->reach)
-		return cvy_fail(d->box, COVEY_ERR_UNSUPPORTED, d->rank, d->epoch,
-				"device: this libcovey_cuda has no queues to ranks of other hosts");
 	return d->queues.proxy ? 0 : open_proxy(d);
 }
 
@@ -259,7 +256,7 @@ static int open_queue(struct cvy_device *d, int rank, int generation, int fd, st
 	int err = d->ops->far_chunk(d->gpu, rank, generation, 1, &at);
 
 	if (!err)
-		err = cvy_tcp_sender_open(fd, at, CVY_GPU_CHUNK, CVY_GPU_CHUNK, sender);
+		err = cvy_tcp_sender_open(fd, at, CVY_GPU_CHUNK, CVY_GPU_CHUNK, d->queues.link_ms, sender);
 	if (!err) {
 		cvy_tcp_sender_link(*sender, &link);
 		err = cvy_proxy_attach(d->queues.proxy, cvy_device_queue_number(rank, generation), &link);
@@ -441,7 +438,7 @@ static const char *whats_wrong(const struct cvy_device *d, int rank)
 	const char *why;
 
 	if (f->sender && cvy_proxy_status(d->queues.proxy, queue))
-		return "it does not answer";
+		return "it does not answer, or no data of it came through for link_ms";
 	if (f->receiver && cvy_tcp_receiver_check(f->receiver))
 		return "it has ended";
 	if (unsent)
@@ -485,6 +482,7 @@ int cvy_device_queues_open(struct cvy_device *d, const struct cvy_config *config
 
 	if (*config->topology)
 		cvy_topology_parse(config->topology, &hosts, &q->ranks);
+	q->link_ms = config->link_ms;
 	q->wished = *config->queues != 0;
 	cvy_queues_parse(q->wished ? config->queues : EVERY_WAY, q->way);
 	q->pairs = 2u * (unsigned)(config->max_ranks < CVY_GPU_RANKS ? config->max_ranks : CVY_GPU_RANKS);

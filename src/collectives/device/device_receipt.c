@@ -8,9 +8,6 @@ int cvy_device_receipt(struct cvy_device *d, const char *what, struct CUstream_s
 	struct cvy_gpu_scope had;
 	int err;
 
-	if (!d->ops->receipt)
-		return cvy_fail(d->box, COVEY_ERR_UNSUPPORTED, d->rank, d->epoch,
-				"%s: this libcovey_cuda has no works: use the form without _start", what);
 	if (cvy_device_capturing(d, stream))
 		return cvy_fail(d->box, COVEY_ERR_INVAL, d->rank, d->epoch,
 				"%s: the stream is being captured: a graph takes the form without _start", what);

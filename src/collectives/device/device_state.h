@@ -125,7 +125,8 @@ struct cvy_device_far {
 
 /* Shared by the queues to all of them; opened with the first. */
 struct cvy_device_queues {
-	int ranks; /* of a host, by the topology; 0: no topology */
+	int ranks;   /* of a host, by the topology; 0: no topology */
+	int link_ms; /* longest silence of a connection to which data are sent; -1: none */
 	char *interface, *adapter;
 	int way[CVY_QUEUES_WAYS], wished; /* in the order of trial; they were asked for */
 	unsigned lacks, opened;		  /* bits of enum cvy_queues_way */
@@ -155,7 +156,9 @@ struct cvy_device_peer {
 	uint32_t have_epoch;
 	struct cvy_device_have have;
 	struct cvy_device_arrival arrival[CVY_DEVICE_ARRIVALS];
-	unsigned arrivals; /* in all; the last is at (arrivals - 1) % CVY_DEVICE_ARRIVALS */
+	uint64_t passed,
+		passed_inc; /* operations that it has completed, as it said when it was asked, and its process */
+	unsigned arrivals;  /* in all; the last is at (arrivals - 1) % CVY_DEVICE_ARRIVALS */
 };
 
 /* covey_admit without a stream: a thread waits for the device, launches the ADMIT, waits again. */
@@ -166,6 +169,15 @@ struct cvy_device_drain {
 	int begun, ended, aborted, err;
 	struct cvy_gpu_call call;
 	struct covey_result result; /* of the safe point, for the call that waits again */
+};
+
+/* This rank is to leave (device_leave.c). */
+struct cvy_device_leaving {
+	enum { CVY_LEAVING_NOT, CVY_LEAVING, CVY_LEAVING_RETIRED } wanted; /* this and ready: atomic */
+	int ready;  /* all contributors have completed what this rank has */
+	int shut;   /* the gate is closed for good */
+	int behind; /* a contributor that has not come as far, -1: none; atomic */
+	uint64_t since_ns, asked_ns;
 };
 
 struct cvy_device_retired {
@@ -223,6 +235,7 @@ struct cvy_device {
 	struct cvy_device_retired retired[4 * CVY_GPU_RANKS];
 	int retirees;
 	uint64_t thaws;
+	struct cvy_device_leaving leaving;
 	uint64_t late_told[CVY_GPU_RANKS], passed_told[CVY_GPU_RANKS];
 	int late_evict; /* a rank that is masked as late is asked to leave the group */
 };
@@ -345,6 +358,10 @@ static inline uint32_t cvy_device_queue_number(int rank, int generation)
 {
 	return (uint32_t)rank * CVY_GPU_GENERATIONS + (uint32_t)generation;
 }
+
+/* device_leave.c */
+void cvy_device_leave_look(struct cvy_device *d); /* each tick */
+void cvy_device_got_passed(struct cvy_device *d, const struct cvy_msg *msg);
 
 /* device_copy.c */
 int cvy_device_copy_wanted(struct cvy_device *d, int rank); /* the next chunk for it is to be for copies */

@@ -74,6 +74,11 @@ void cvy_engine_set_on_loss(struct cvy_engine *e, int on_loss)
 	e->here.on_loss = on_loss;
 }
 
+void cvy_engine_set_slice(struct cvy_engine *e, int ms)
+{
+	__atomic_store_n(&e->slice_ns, (uint64_t)ms * CVY_MS, __ATOMIC_RELAXED);
+}
+
 void cvy_engine_record_to(struct cvy_engine *e, struct cvy_flight *flight)
 {
 	e->flight = flight;
@@ -156,8 +161,15 @@ void cvy_engine_close(struct cvy_engine *e)
 		e->head = op->next;
 		cvy_op_put(op);
 	}
+	while (e->again) {
+		struct cvy_op *op = e->again;
+
+		e->again = op->next_again;
+		cvy_op_put(op);
+	}
 	for (int i = 0; i < 2; i++)
 		free(e->spare[i]);
+	free(e->undo);
 	free(e->rule);
 	cvy_repair_drop(e);
 	free(e->repair_room);
@@ -242,8 +254,7 @@ void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint
 	struct covey_result *res = &op->result;
 	int rank;
 
-	/* A number is given to one call and ends once, in order; one at or below done was counted by a repair. */
-	assert(op->state != CVY_OP_DECIDED);
+	/* A number is given to one call and ends in order; one at or below done was counted by a repair. */
 	assert(__atomic_load_n(&e->here.ended, __ATOMIC_RELAXED) || op->seq <= e->done + 1);
 	res->status = status;
 	res->epoch = epoch;
@@ -265,14 +276,12 @@ void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint
 		__atomic_store_n(&e->here.plans, e->here.plans + 1, __ATOMIC_RELAXED);
 	}
 	cvy_flight_decided(e->flight, op);
-	if (op->undo)
-		free(op->undo);
 	op->undo = NULL;
 	e->mismatch = 0; /* a report is about the entered operation */
 	if (op->seq)
 		cvy_engine_count_call(e, op);
 	unlink_op(e, op);
-	__atomic_store_n(&op->state, CVY_OP_DECIDED, __ATOMIC_RELEASE);
+	cvy_op_turn(op, CVY_OP_DECIDED);
 	if (__atomic_load_n(&e->asleep, __ATOMIC_RELAXED))
 		cvy_engine_wake(e);
 	if (!op->seq) {
@@ -381,6 +390,18 @@ const struct cvy_line *cvy_engine_missing(const struct cvy_engine *e, uint64_t *
 	return cvy_source_line(e, op, i, k, round);
 }
 
+int cvy_engine_misses(const struct cvy_engine *e)
+{
+	const struct cvy_line *line;
+	uint64_t want;
+	int source;
+
+	if (!e->head || __atomic_load_n(&e->gate, __ATOMIC_RELAXED))
+		return -1;
+	line = cvy_engine_missing(e, &want, &source);
+	return line && __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) != want ? e->here.set.rank[source] : -1;
+}
+
 int cvy_engine_post(struct cvy_engine *e, struct cvy_op *op)
 {
 	int err;
@@ -389,6 +410,31 @@ int cvy_engine_post(struct cvy_engine *e, struct cvy_op *op)
 	err = cvy_engine_post_quietly(e, op);
 	cvy_progress_kick();
 	return err;
+}
+
+/* A blocking call ends before its operation. Takes over the caller's reference. */
+static int end_call_again(struct cvy_engine *e, struct cvy_op *op, struct covey_result *result)
+{
+	*result = (struct covey_result){ .status = COVEY_ERR_AGAIN, .seq = op->seq };
+	pthread_mutex_lock(&e->lock);
+	op->next_again = e->again;
+	e->again = op;
+	pthread_mutex_unlock(&e->lock);
+	return COVEY_ERR_AGAIN;
+}
+
+struct cvy_op *cvy_engine_resume(struct cvy_engine *e, uint64_t seq)
+{
+	struct cvy_op **at, *op;
+
+	pthread_mutex_lock(&e->lock);
+	for (at = &e->again; *at && (*at)->seq != seq;)
+		at = &(*at)->next_again;
+	op = *at;
+	if (op)
+		*at = op->next_again;
+	pthread_mutex_unlock(&e->lock);
+	return op;
 }
 
 /* Lock held; releases it. Takes over the caller's reference. */
@@ -403,10 +449,15 @@ static int run_locked(struct cvy_engine *e, struct cvy_op *op, struct covey_resu
 	}
 	cvy_engine_wait_briefly(e, op);
 	if (!cvy_op_decided(op)) {
+		uint64_t slice = result && op->kind->op_class != CVY_OP_ADMIT
+					 ? __atomic_load_n(&e->slice_ns, __ATOMIC_RELAXED)
+					 : 0;
+
 		__atomic_add_fetch(&op->refs, 1, __ATOMIC_RELAXED);
 		op->posted_ns = cvy_now_ns();
 		pthread_mutex_unlock(&e->lock);
-		cvy_engine_wait(e, op, CVY_NEVER);
+		if (cvy_engine_wait(e, op, slice ? op->posted_ns + slice : CVY_NEVER) && slice)
+			return end_call_again(e, op, result);
 		status = op->result.status;
 		if (result)
 			*result = op->result;
@@ -449,7 +500,7 @@ int cvy_engine_again(struct cvy_engine *e, const struct cvy_asked *asked, struct
 		return 0;
 	}
 	*at = NULL; /* that was CVY_KEPT operations ago: everybody has completed it (PROTOCOL section 7, rule 1) */
-	op->state = CVY_OP_QUEUED;
+	cvy_op_turn(op, CVY_OP_QUEUED);
 	op->spoiled = 0;
 	op->posted_ns = 0;
 	op->first = 0;

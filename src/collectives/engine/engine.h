@@ -41,11 +41,13 @@ void cvy_engine_connect(struct cvy_engine *e, struct cvy_sink sink,
 /* @late_ms: of dispatch and combine calls that give no time of their own, 0: none. @evict: late ranks are asked to leave */
 void cvy_engine_set_late(struct cvy_engine *e, int late_ms, int evict);
 void cvy_engine_set_on_loss(struct cvy_engine *e, int on_loss);
+void cvy_engine_set_slice(struct cvy_engine *e, int ms);
 /*
  * The rank that the oldest operation misses, or that of the oldest message that a thread waits for, and the time of that
  * wait; -1: none, or a step is under way. Agent's thread.
  */
 int cvy_engine_awaited(struct cvy_engine *e, uint64_t now_ns, uint64_t *waited_ns);
+int cvy_engine_misses(const struct cvy_engine *e); /* of these the rank of the oldest operation; under the lock */
 void cvy_engine_record_to(struct cvy_engine *e, struct cvy_flight *flight); /* NULL: nothing is recorded */
 /* Connected, and not in a view yet: a joiner, whose first operation is ADMIT. 1: it is one. */
 int cvy_engine_await_admit(struct cvy_engine *e);
@@ -70,8 +72,10 @@ int cvy_engine_post(struct cvy_engine *e, struct cvy_op *op);
 /* The same for a caller that waits for it soon on this thread: does not wake the progress thread. */
 int cvy_engine_post_quietly(struct cvy_engine *e, struct cvy_op *op);
 /* Post and wait on the caller's thread, without releasing the lock between: status of the operation. Takes over
- * the caller's reference; result may be NULL. */
+ * the caller's reference; result may be NULL. AGAIN after a slice, if there is a result: cvy_engine_resume(). */
 int cvy_engine_run(struct cvy_engine *e, struct cvy_op *op, struct covey_result *result);
+/* The operation of a call that returned AGAIN, with its reference. NULL: none has this number. */
+struct cvy_op *cvy_engine_resume(struct cvy_engine *e, uint64_t seq);
 /*
  * The same for a call that was made before: its operation is still in the record, with plan and signature, in the place
  * of the next one. 1: done, with its status; 0: it must be made.
@@ -104,10 +108,10 @@ void cvy_engine_repair(void *ctx, const struct covey_mask *holders);
 void cvy_engine_thaw(void *ctx);
 void cvy_engine_message(void *ctx, const struct cvy_msg *msg);
 void cvy_engine_stop(void *ctx, int err);
-uint64_t cvy_engine_progress(void *ctx, uint64_t *floor_tick, int *waiting);
+uint64_t cvy_engine_progress(void *ctx, int *waiting);
 /* Suspects the pending ranks that an ADMIT has waited for alone for CVY_ADMIT_MS. Agent's thread. */
 void cvy_engine_admit_late(struct cvy_engine *e, uint64_t now_ns);
-void cvy_engine_peer_progress(void *ctx, int rank, uint64_t done, uint64_t floor_tick);
+void cvy_engine_peer_progress(void *ctx, int rank, uint64_t done);
 /* 1 when every member has decided everything that is decided here: this rank may leave. Agent's thread or simulator. */
 int cvy_engine_drained(struct cvy_engine *e);
 /* The same for a rank whose application goes on calling: from here on, operations that it has not entered wait. */

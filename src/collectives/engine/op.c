@@ -45,8 +45,6 @@ void cvy_op_put(struct cvy_op *op)
 		return; /* the holder of the only reference need not count */
 	if (op->kind->release)
 		op->kind->release(op);
-	if (op->undo)
-		free(op->undo);
 	spare += __atomic_load_n(spare, __ATOMIC_RELAXED) != NULL;
 	op = __atomic_exchange_n(spare, op, __ATOMIC_ACQ_REL);
 	if (op)

@@ -154,7 +154,7 @@ static int post_locked(struct cvy_engine *e, struct cvy_op *op)
 		cvy_pair_done(e, x, COVEY_ERR_PEER);
 		return 0;
 	}
-	op->state = CVY_OP_ENTERED;
+	cvy_op_turn(op, CVY_OP_ENTERED);
 	activate(e, p);
 	if (op->kind == &cvy_op_send)
 		cvy_parcel_add(&p->queued, x);

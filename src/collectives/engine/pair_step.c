@@ -63,7 +63,7 @@ void cvy_pair_done(struct cvy_engine *e, struct cvy_parcel *x, int status)
 	res->bytes = is_send(x) ? op->bytes : x->at;
 	res->peer = op->root;
 	res->tag = x->tag;
-	__atomic_store_n(&op->state, CVY_OP_DECIDED, __ATOMIC_RELEASE);
+	cvy_op_turn(op, CVY_OP_DECIDED);
 	if (__atomic_load_n(&e->asleep, __ATOMIC_RELAXED))
 		cvy_engine_wake(e);
 	cvy_op_put(op);

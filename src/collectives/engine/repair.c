@@ -10,15 +10,17 @@
  *
  * A rank that some left out of an operation may not have published it, and others may wait for its part. It publishes
  * here, under the old stamps, once it has called the operation.
+ *
+ * This is the laggard's part; repair_give.c is the holder's.
  */
 #include <stdlib.h>
-#include <sys/mman.h>
 
 #include "clock.h"
 #include "engine_state.h"
 #include "hosts.h"
 #include "log.h"
 #include "outcome.h"
+#include "repair.h"
 
 #define ASK_AGAIN_MS 200 /* if a holder gives nothing for so long, asks it or another again */
 
@@ -36,20 +38,6 @@ struct cvy_repair {
 	struct covey_mask without;   /* of these, ranks that cannot give it */
 	struct cvy_outcome *partial; /* the part that has come */
 	struct cvy_outcome *apart; /* of an operation that a holder completed without this rank, which it had left out */
-};
-
-struct pull {
-	uint64_t seq;
-	uint64_t from_tick; /* first missing tick of the operation */
-};
-
-struct give {			   /* followed by `words` mask words and `bytes` bytes */
-	uint64_t seq, ticks, tick; /* ticks 0: no data */
-	uint64_t since;		   /* of struct cvy_engine, on the holder */
-	int32_t status, size;
-	uint32_t epoch, sig, bytes, words;
-	int32_t root;  /* of an operation whose ranks get parts of their own, -1: all get the same */
-	uint32_t past; /* the calls before it */
 };
 
 int cvy_repair_open(struct cvy_engine *e)
@@ -88,7 +76,7 @@ static void begin_asking(struct cvy_repair *rep, uint64_t seq)
 
 static void ask(struct cvy_engine *e, uint64_t seq, uint64_t from_tick, int whom)
 {
-	struct pull pull = { seq, from_tick };
+	struct cvy_pull pull = { seq, from_tick };
 
 	begin_asking(e->repair, seq);
 	cvy_mask_add(&e->repair->asked_of, whom);
@@ -370,244 +358,6 @@ void cvy_engine_repair(void *ctx, const struct covey_mask *holders)
 	cvy_engine_kick(e);
 }
 
-/* ---- holder ---- */
-
-static void send_give(struct cvy_engine *e, const struct cvy_msg *to, struct give *head, const struct covey_mask *mask,
-		      const uint8_t *bytes)
-{
-	size_t words = CVY_MASK_WORDS, total;
-	uint8_t *msg;
-
-	while (words && !mask->word[words - 1])
-		words--;
-	head->words = (uint32_t)words;
-	total = sizeof(*head) + words * sizeof(uint64_t) + head->bytes;
-	msg = malloc(total);
-	if (!msg) /* the laggard asks again, or another rank */
-		return;
-	memcpy(msg, head, sizeof(*head));
-	memcpy(msg + sizeof(*head), mask->word, words * sizeof(uint64_t));
-	if (head->bytes)
-		memcpy(msg + sizeof(*head) + words * sizeof(uint64_t), bytes, head->bytes);
-	e->send(e->send_ctx, to->rank, to->inc, CVY_MSG_GIVE, to->epoch, msg, (uint32_t)total);
-	free(msg);
-}
-
-static uint8_t *scratch(struct cvy_engine *e, size_t bytes)
-{
-	if (!e->scratch) { /* the size is always the same; freed when the view is active */
-		void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-		if (memory == MAP_FAILED)
-			return NULL;
-		e->scratch = memory;
-		e->scratch_bytes = bytes;
-	}
-	return e->scratch;
-}
-
-/*
- * Do the slots still hold this tick? No rank lags so far that they do not, unless mismatched calls made two ranks count
- * their ticks differently.
- */
-static int stands(struct cvy_engine *e, const struct cvy_op *op, uint64_t i)
-{
-	uint64_t tag = cvy_tag(e->here.epoch, op->first + (uint32_t)i);
-
-	if (op->way)
-		return cvy_hosts_stand(e, op, i);
-	for (int k = 0; k < e->here.set.n; k++) {
-		if (op->kind->op_class == CVY_OP_ROOT && e->here.set.rank[k] != op->root)
-			continue;
-		if (!e->here.set.page[k] || cvy_source_line(e, op, i, k, op->rounds)->tag != tag)
-			return 0;
-	}
-	return 1;
-}
-
-/*
- * For an operation whose ranks get parts of their own: the root, and any rank that sees all of its window, can give
- * every part. Others name the root, or report that the part is lost. 1: nothing is to be given from here.
- */
-static int elsewhere(struct cvy_engine *e, const struct cvy_msg *msg, const struct cvy_op *op, struct give *head)
-{
-	int root = head->root, k = op ? cvy_root_index(e, op) : 0;
-
-	if (root < 0 || (head->status && head->status != COVEY_ERR_LOST))
-		return 0;
-	if (op && k < e->here.set.n && (k == e->here.set.self || cvy_source_open(e, k)))
-		return 0;
-	head->ticks = 0;
-	head->status = COVEY_ERR_LOST;
-	if (root != e->here.rank && root != msg->rank && covey_mask_has(&e->view->members, root) &&
-	    !covey_mask_has(&e->view->pending, root) && e->view->member[root].from <= head->seq)
-		head->status = COVEY_ERR_AGAIN;
-	return 1;
-}
-
-/* Are all sources' data here? Those of removed ranks were set aside, if there was memory. */
-static int sources_here(const struct cvy_engine *e)
-{
-	for (int k = 0; k < e->here.set.n; k++)
-		if (!e->here.set.base[k])
-			return 0;
-	return 1;
-}
-
-/* One tick for a laggard. */
-struct giving {
-	struct cvy_engine *e;
-	const struct cvy_msg *asker;
-	struct cvy_op *op;	     /* as it was done here; NULL: it was not */
-	const struct cvy_outcome *o; /* as it was given here; NULL: it was not */
-	uint64_t i;
-	struct give head;
-	const uint8_t *bytes;
-};
-
-/* It was done here, perhaps without the asker, though no deadline passed for it. PEER would be a matter of this rank. */
-static int left_out(struct giving *g)
-{
-	return !g->o && g->op->partial && !g->op->timeout_ns && (!g->head.status || g->head.status == COVEY_ERR_PEER);
-}
-
-/* Its tick, under which the asker may take part. */
-static int take_first(struct giving *g)
-{
-	g->head.status = COVEY_ERR_AGAIN;
-	g->head.bytes = sizeof(g->op->first);
-	g->bytes = (const uint8_t *)&g->op->first;
-	return 1;
-}
-
-static int is_elsewhere(struct giving *g)
-{
-	return elsewhere(g->e, g->asker, g->o ? NULL : g->op, &g->head);
-}
-
-static int has_no_bytes(struct giving *g)
-{
-	return g->head.status || (!g->o && !g->op->kind->give);
-}
-
-static int is_in_outcome(struct giving *g)
-{
-	return g->o && g->i >= g->o->from && g->i < g->o->ticks;
-}
-
-static int lacks_a_source(struct giving *g)
-{
-	return g->op && g->i < g->head.ticks && !sources_here(g->e);
-}
-
-static int is_overwritten(struct giving *g)
-{
-	return g->op && g->i < g->head.ticks && !stands(g->e, g->op, g->i);
-}
-
-static int is_in_slots(struct giving *g)
-{
-	return g->op && g->i < g->head.ticks;
-}
-
-static int take_from_outcome(struct giving *g)
-{
-	g->bytes = cvy_outcome_tick(g->o, g->i, &g->head.bytes);
-	return 1;
-}
-
-static int take_from_slots(struct giving *g)
-{
-	uint8_t *out = scratch(g->e, CVY_MSG_MAX);
-
-	if (!out)
-		return 0;
-	g->head.bytes = (uint32_t)g->op->kind->give(g->e, g->op, g->i, out);
-	g->bytes = out;
-	return !cvy_engine_passed(g->e, g->asker->epoch); /* the asker is left out too, or asks again in a later view */
-}
-
-/* The first row that holds. Without `take` no ticks are given, and status says why, unless the outcome has one. */
-static const struct {
-	int (*holds)(struct giving *g);
-	int (*take)(struct giving *g); /* 0: nothing is sent */
-	int status;
-} sources[] = {
-	{ is_elsewhere, NULL, 0 }, /* sets the status */
-	{ left_out, take_first, 0 },
-	{ has_no_bytes, NULL, 0 },
-	{ is_in_outcome, take_from_outcome, 0 },
-	{ lacks_a_source, NULL, COVEY_ERR_NOMEM }, /* another holder may have it */
-	{ is_overwritten, NULL, COVEY_ERR_MISMATCH },
-	{ is_in_slots, take_from_slots, 0 },
-};
-
-static struct give give_head(const struct cvy_engine *e, const struct cvy_op *op, const struct cvy_outcome *o,
-			     uint64_t i)
-{
-	const struct covey_result *res = o ? &o->result : &op->result;
-	struct give head = { .seq = res->seq,
-			     .tick = i,
-			     .status = res->status,
-			     .size = res->size,
-			     .epoch = res->epoch,
-			     .since = e->since };
-
-	head.ticks = o ? o->ticks : op->ticks;
-	head.sig = o ? o->sig : op->sig;
-	head.past = o ? o->past : op->past;
-	if (o)
-		head.root = o->root;
-	else
-		head.root = op->kind->own ? op->root : -1;
-	if (res->status == COVEY_ERR_ROOT && head.root < 0)
-		head.sig = 0; /* without a root it is done at once, whatever others call: this holds for all */
-	return head;
-}
-
-/* Gives one tick, from an outcome that was given here or from the slots. Are there more? */
-static int give_tick(struct cvy_engine *e, const struct cvy_msg *msg, struct cvy_op *op, const struct cvy_outcome *o,
-		     uint64_t i)
-{
-	struct giving g = { e, msg, op, o, i, give_head(e, op, o, i), NULL };
-	const size_t rows = sizeof(sources) / sizeof(sources[0]);
-	size_t row = 0;
-
-	while (row < rows && !sources[row].holds(&g))
-		row++;
-	if (row < rows && sources[row].take) {
-		if (!sources[row].take(&g))
-			return 0;
-	} else if (row < rows) {
-		g.head.ticks = 0;
-		g.head.status = sources[row].status ? sources[row].status : g.head.status;
-	}
-	send_give(e, msg, &g.head, o ? &o->result.mask : &op->result.mask, g.bytes);
-	return i + 1 < g.head.ticks;
-}
-
-static void answer_pull(struct cvy_engine *e, const struct cvy_msg *msg)
-{
-	const struct pull *pull = msg->body;
-	const struct cvy_outcome *o;
-	struct cvy_op *op;
-
-	/* The asker may have learned the view before this holder did; both are frozen. */
-	if (msg->bytes != sizeof(*pull) || !e->view || msg->epoch < e->view->epoch || e->active)
-		return;
-	op = cvy_engine_record(e, pull->seq);
-	for (o = e->given; o && o->result.seq != pull->seq;)
-		o = o->next_given;
-	e->here.asker = msg->rank;
-	if (!op && !o) {
-		cvy_warn("engine", "rank %d asks for operation %llu, which is not held, epoch %u", msg->rank,
-			 (unsigned long long)pull->seq, e->view->epoch);
-		return;
-	}
-	for (uint64_t i = pull->from_tick; give_tick(e, msg, op, o, i); i++)
-		;
-}
-
 /* ---- laggard ---- */
 
 /* All of it is here. If the application has not called it yet, it stays in private memory until then. */
@@ -642,7 +392,7 @@ static void take(struct cvy_engine *e, struct cvy_outcome *o)
  * The root has this rank's part. It has decided everything that others have, even if it lags behind them since, and it
  * is frozen like all members until this rank acknowledges the view.
  */
-static void be_sent_on(struct cvy_engine *e, const struct cvy_msg *msg, const struct give *head)
+static void be_sent_on(struct cvy_engine *e, const struct cvy_msg *msg, const struct cvy_give *head)
 {
 	struct covey_result res = { .status = COVEY_ERR_LOST, .epoch = head->epoch, .seq = head->seq };
 	struct cvy_op *op = e->head && e->head->seq == head->seq ? e->head : NULL;
@@ -663,7 +413,7 @@ static void be_sent_on(struct cvy_engine *e, const struct cvy_msg *msg, const st
 }
 
 /* It has no copy of removed ranks' data: another may. */
-static void be_refused(struct cvy_engine *e, const struct cvy_msg *msg, const struct give *head)
+static void be_refused(struct cvy_engine *e, const struct cvy_msg *msg, const struct cvy_give *head)
 {
 	cvy_mask_add(&e->repair->without, msg->rank);
 	if (msg->rank == e->repair->holder)
@@ -672,7 +422,7 @@ static void be_refused(struct cvy_engine *e, const struct cvy_msg *msg, const st
 
 static void take_give(struct cvy_engine *e, const struct cvy_msg *msg)
 {
-	const struct give *head = msg->body;
+	const struct cvy_give *head = msg->body;
 	int apart;
 	struct cvy_outcome *o;
 	const uint8_t *words;
@@ -742,7 +492,7 @@ static void take_give(struct cvy_engine *e, const struct cvy_msg *msg)
 void cvy_repair_message(struct cvy_engine *e, const struct cvy_msg *msg)
 {
 	if (msg->type == CVY_MSG_PULL)
-		answer_pull(e, msg);
+		cvy_repair_answer(e, msg);
 	else
 		take_give(e, msg);
 }

@@ -21,73 +21,6 @@
 /* Compiled into each way of an operation: a source costs no call. */
 #define IN_EACH_WAY __attribute__((always_inline)) static inline
 
-/* ---- slots ---- */
-
-int cvy_source_open(const struct cvy_engine *e, int k)
-{
-	return e->here.set.base[k] && !e->here.set.link[k];
-}
-
-int cvy_root_index(const struct cvy_engine *e, const struct cvy_op *op)
-{
-	int k = 0;
-
-	while (k < e->here.set.n && e->here.set.rank[k] != op->root)
-		k++;
-	return k;
-}
-
-/* Nobody waits for room here: a put that is left out, with a line after it that is not, would be a wrong result. */
-static void push(const struct cvy_engine *e, struct cvy_link *link, const void *at, size_t n)
-{
-	if (link && link->ops->put && !link->choked &&
-	    link->ops->put(link, (size_t)((const uint8_t *)at - e->here.own_base), n) == COVEY_ERR_AGAIN)
-		cvy_link_choke(link);
-}
-
-static void push_line(const struct cvy_engine *e, struct cvy_link *link, const struct cvy_line *line)
-{
-	if (link && link->ops->signal && !link->choked &&
-	    link->ops->signal(link, (size_t)((const uint8_t *)line - e->here.own_base)) == COVEY_ERR_AGAIN)
-		cvy_link_choke(link);
-}
-
-void cvy_put(struct cvy_engine *e, int rank, const void *at, size_t n)
-{
-	if (n && rank != e->here.rank)
-		push(e, cvy_mesh_link(e->mesh, rank), at, n);
-}
-
-void cvy_put_all(struct cvy_engine *e, const void *at, size_t n)
-{
-	for (int i = 0; n && i < e->here.set.npush; i++)
-		push(e, cvy_push_link(e, i), at, n);
-}
-
-void cvy_put_out(struct cvy_engine *e, const struct cvy_op *op, const void *at, size_t n)
-{
-	const struct cvy_hosts *h = &e->here.set.hosts;
-
-	if (op->way == CVY_WAY_FLAT) {
-		cvy_put_all(e, at, n);
-		return;
-	}
-	for (int i = 0; i < (op->way == CVY_WAY_HOSTS ? h->nout : h->nmate); i++)
-		cvy_put(e, op->way == CVY_WAY_HOSTS ? h->out[i] : h->mate[i], at, n);
-}
-
-void cvy_signal(struct cvy_engine *e, int rank, const struct cvy_line *line)
-{
-	push_line(e, cvy_mesh_link(e->mesh, rank), line);
-}
-
-static void signal_all(struct cvy_engine *e, const struct cvy_line *line)
-{
-	for (int i = 0; i < e->here.set.npush; i++)
-		push_line(e, cvy_push_link(e, i), line);
-	cvy_engine_announce(e, line);
-}
-
 /*
  * Does a source write for a view past @epoch? Its page shows this before it writes. (In mirrors the epoch is 0: a rank
  * that left us out puts nothing there.)
@@ -140,7 +73,7 @@ static void publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int rou
 	if (op->way)
 		cvy_hosts_signal(e, op, line, round);
 	else
-		signal_all(e, line);
+		cvy_signal_all(e, line);
 }
 
 /* Done words: an operation of a root shows nothing about the others, so its ranks report the completed tick. */
@@ -152,12 +85,12 @@ void cvy_tell_done(struct cvy_engine *e, const struct cvy_op *op, uint32_t tick)
 	if (CVY_GUARDED && op)
 		cvy_engine_tell_calls(e, op, tick);
 	__atomic_store_n(&line->tag, cvy_tag(e->here.epoch, tick), __ATOMIC_RELEASE);
-	signal_all(e, line);
+	cvy_signal_all(e, line);
 }
 
 void cvy_say_done(struct cvy_engine *e)
 {
-	signal_all(e, &e->here.own->done);
+	cvy_signal_all(e, &e->here.own->done);
 }
 
 static void refresh_floor(struct cvy_engine *e)
@@ -287,12 +220,23 @@ static int stands_over(const struct cvy_op *op)
 	return op->input_bytes && (op->ticks != 1 || op->lent);
 }
 
+/* Memory for the copy stays for the next one: fresh pages cost several times what the copy does. */
+static uint8_t *undo_room(struct cvy_engine *e, size_t bytes)
+{
+	if (bytes > e->undo_room) {
+		free(e->undo);
+		e->undo = malloc(bytes);
+		e->undo_room = e->undo ? bytes : 0;
+	}
+	return e->undo;
+}
+
 /* In place: the first result would overwrite an input that a redo needs. */
 static void save_input(struct cvy_engine *e, struct cvy_op *op)
 {
 	if (!CVY_GUARDED || op->undo || !stands_over(op) || op->input_bytes > e->undo_bytes)
 		return;
-	op->undo = malloc(op->input_bytes);
+	op->undo = undo_room(e, op->input_bytes);
 	if (op->undo) {
 		memcpy(op->undo, op->recv, op->input_bytes);
 		if (op->send == op->recv &&
@@ -362,7 +306,7 @@ static int begin(struct cvy_engine *e, struct cvy_op *op)
 	if (e->tick >= TICKS_MAX && !e->wanted)
 		cvy_engine_want_change(e, op, "tick numbers run out");
 	e->ent = op->seq;
-	__atomic_store_n(&op->state, CVY_OP_ENTERED, __ATOMIC_RELAXED);
+	cvy_op_turn(op, CVY_OP_ENTERED);
 	op->first = e->tick + 1;
 	op->past = e->past;
 	op->mark = mark(op);
@@ -410,6 +354,7 @@ static void complete_tick(struct cvy_engine *e, struct cvy_op *op)
 	int waits = op->kind->op_class != CVY_OP_ROOT &&
 		    !(op->kind->op_class == CVY_OP_ADMIT && cvy_mask_empty(&e->view->pending));
 
+	assert(op->state == CVY_OP_ENTERED && op->completed < op->entered && op->second <= op->entered);
 	if (cvy_lendable(e, op) && cvy_lend_seen(e, op, op->completed)) {
 		op->lent = 1;
 		if (!op->completed)

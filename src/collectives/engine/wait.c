@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All waits for operations and messages, in one file: those of callers, and the progress thread's. (Calls that wait for
- * the agent, or leave, are in handle.c and work.c; those that wait for a device, in device_admit.c and
- * device_queue.c.)
+ * All waits of callers for operations and messages; progress.c has the progress thread's. (Calls that wait for the agent,
+ * or leave, are in handle.c and work.c; those that wait for a device, in device_admit.c and device_queue.c.)
  *
  * A waiter looks, then yields, then after 1 ms sleeps on the line that it misses. If every rank that shares its cores
  * has a core, it spins for a while before it yields; else four looks are enough, since the peer needs this core.
@@ -25,7 +24,6 @@
 #include "clock.h"
 #include "engine_state.h"
 #include "pair_state.h"
-#include "process.h"
 
 #define LOOKS_FIRST 64	  /* of a blocking call before it releases the lock; about 5 us with a core of its own */
 #define LOOKS_AT_LINE 16  /* of each of these */
@@ -35,7 +33,6 @@
 #define TURN_MIN_NS 1000  /* a yield that takes as long as a turn of a peer: */
 #define TURN_MAX_NS 200000
 #define CROWDED_WAITS 1000 /* after it, so many waits yield at once */
-#define YIELD_NS CVY_MS	   /* yields until then, sleeps afterwards */
 #define SLEEP_MS 10	   /* longest sleep on a line */
 #define SLEEP_MIXED_MS 1   /* while sockets and lines both matter, and while a repair waits for either */
 #define FDS_FEW 64	   /* sockets that one waiter polls without allocating memory */
@@ -49,7 +46,7 @@ struct waitv { /* struct futex_waitv of Linux 5.16 */
 	uint32_t flags, reserved;
 };
 
-static long futex(const void *addr, int op, uint32_t val, const struct timespec *timeout)
+long cvy_futex(const void *addr, int op, uint32_t val, const struct timespec *timeout)
 {
 	return syscall(SYS_futex, addr, op, val, timeout, NULL, 0);
 }
@@ -66,7 +63,7 @@ __attribute__((constructor)) static void register_barrier(void)
 	barriers = !syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0);
 }
 
-static void barrier_all(void)
+void cvy_barrier_all(void)
 {
 	if (barriers)
 		syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0); /* a full barrier here too */
@@ -83,7 +80,7 @@ void cvy_engine_announce(struct cvy_engine *e, const struct cvy_line *line)
 	for (int i = 0; i < e->here.set.nlocal; i++) {
 		if (!__atomic_load_n(&e->here.set.local[i]->sleepers, __ATOMIC_RELAXED))
 			continue;
-		futex(low_half(&line->tag), FUTEX_WAKE, INT_MAX, NULL);
+		cvy_futex(low_half(&line->tag), FUTEX_WAKE, INT_MAX, NULL);
 		return;
 	}
 }
@@ -93,7 +90,7 @@ void cvy_engine_announce_to(struct cvy_engine *e, int rank, const struct cvy_lin
 	struct cvy_page *page = rank == e->here.rank ? NULL : cvy_mesh_page(e->mesh, rank);
 
 	if (page && __atomic_load_n(&page->sleepers, __ATOMIC_RELAXED))
-		futex(low_half(&line->tag), FUTEX_WAKE, INT_MAX, NULL);
+		cvy_futex(low_half(&line->tag), FUTEX_WAKE, INT_MAX, NULL);
 }
 
 void cvy_engine_wake(struct cvy_engine *e)
@@ -101,7 +98,7 @@ void cvy_engine_wake(struct cvy_engine *e)
 	uint64_t one = 1;
 
 	__atomic_add_fetch(&e->change, 1, __ATOMIC_SEQ_CST);
-	futex(&e->change, FUTEX_WAKE_PRIVATE, INT_MAX, NULL);
+	cvy_futex(&e->change, FUTEX_WAKE_PRIVATE, INT_MAX, NULL);
 	if (__atomic_load_n(&e->sockets, __ATOMIC_RELAXED))
 		(void)!write(e->idle_fd, &one, sizeof(one));
 }
@@ -111,7 +108,7 @@ static void sleep_on_change(struct cvy_engine *e, uint32_t seen, uint64_t ns)
 	struct timespec t = { (time_t)(ns / 1000000000ull), (long)(ns % 1000000000ull) };
 
 	__atomic_add_fetch(&e->asleep, 1, __ATOMIC_SEQ_CST);
-	futex(&e->change, FUTEX_WAIT_PRIVATE, seen, &t);
+	cvy_futex(&e->change, FUTEX_WAIT_PRIVATE, seen, &t);
 	__atomic_sub_fetch(&e->asleep, 1, __ATOMIC_SEQ_CST);
 }
 
@@ -180,7 +177,7 @@ static void sleep_on_spots(struct cvy_engine *e, const struct spots *s, uint32_t
 	    (errno == ENOSYS || errno == EPERM)) {
 		struct timespec brief = { 0, (long)CVY_MS };
 
-		futex(low_half(&s->line[0]->tag), FUTEX_WAIT, (uint32_t)s->tag[0], &brief);
+		cvy_futex(low_half(&s->line[0]->tag), FUTEX_WAIT, (uint32_t)s->tag[0], &brief);
 	}
 }
 
@@ -202,7 +199,7 @@ static int sleep_on_line(struct cvy_engine *e, const struct cvy_op *op, int agai
 	}
 	__atomic_add_fetch(&e->here.own->sleepers, 1, __ATOMIC_SEQ_CST);
 	__atomic_add_fetch(&e->asleep, 1, __ATOMIC_SEQ_CST);
-	barrier_all();
+	cvy_barrier_all();
 	s = spots_of(e, op); /* a rank that stores after the barrier sees the sleeper */
 	if ((s.n || again) && !__atomic_load_n(&e->gate, __ATOMIC_SEQ_CST)) {
 		pthread_mutex_unlock(&e->lock);
@@ -290,28 +287,17 @@ void cvy_engine_wait_briefly(struct cvy_engine *e, const struct cvy_op *op)
 			look_at_line(e);
 }
 
-/* The rank that the head of the queue waits for, -1: none. */
-static int awaited_by_queue(const struct cvy_engine *e)
-{
-	uint64_t want;
-	int source;
-	const struct cvy_line *line = cvy_engine_missing(e, &want, &source);
-
-	return line && __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) != want ? e->here.set.rank[source] : -1;
-}
-
 int cvy_engine_awaited(struct cvy_engine *e, uint64_t now_ns, uint64_t *waited_ns)
 {
 	uint64_t since_ns = 0;
-	int rank = -1;
+	int rank;
 
 	*waited_ns = 0;
 	if (pthread_mutex_trylock(&e->lock))
 		return -1;
-	if (e->head && !__atomic_load_n(&e->gate, __ATOMIC_RELAXED)) {
-		rank = awaited_by_queue(e);
+	rank = cvy_engine_misses(e);
+	if (rank >= 0)
 		since_ns = e->head->posted_ns;
-	}
 	if (rank < 0 && __atomic_load_n(&e->waiters, __ATOMIC_RELAXED))
 		rank = cvy_pairs_awaited(e, &since_ns);
 	pthread_mutex_unlock(&e->lock);
@@ -381,7 +367,7 @@ static void be_patient(struct cvy_engine *e, const struct cvy_op *op, struct pat
 	now = cvy_now_ns();
 	if (!p->since_ns)
 		p->since_ns = now;
-	if (now - p->since_ns < YIELD_NS) {
+	if (now - p->since_ns < CVY_YIELD_NS) {
 		yield(e, now);
 		return;
 	}
@@ -478,155 +464,4 @@ int cvy_engine_wait(struct cvy_engine *e, struct cvy_op *op, uint64_t deadline_n
 		cvy_progress_kick();
 	errno = had; /* the caller's */
 	return err;
-}
-
-/* ---- the progress thread: steps operations that nobody waits for ---- */
-
-static struct {
-	pthread_mutex_t lock;
-	pthread_cond_t left; /* an engine was released */
-	struct cvy_engine *first, *stepping;
-	uint32_t kick; /* futex */
-	int running;
-} progress = { .lock = PTHREAD_MUTEX_INITIALIZER, .left = PTHREAD_COND_INITIALIZER };
-
-/* The finding of a step of one engine, or of all; the later value counts for all. */
-enum stepped { NOTHING_TO_DO, BLOCKED, MOVED };
-
-static enum stepped step_one(struct cvy_engine *e)
-{
-	enum stepped r = NOTHING_TO_DO;
-
-	if (__atomic_load_n(&e->waiters, __ATOMIC_SEQ_CST))
-		return NOTHING_TO_DO;
-	if (pthread_mutex_trylock(&e->lock)) /* held for a moment, and released without a kick */
-		return BLOCKED;
-	cvy_engine_look_far(e); /* it sleeps for a millisecond between looks */
-	if (e->head || e->repair || cvy_pairs_busy(e))
-		r = cvy_engine_step(e) ? MOVED : BLOCKED;
-	else if (cvy_engine_unsent(e)) /* behind a closed gate too: a laggard may wait for it */
-		r = BLOCKED;
-	pthread_mutex_unlock(&e->lock);
-	return r;
-}
-
-static struct cvy_engine *claim_next(struct cvy_engine *after)
-{
-	struct cvy_engine *e;
-
-	pthread_mutex_lock(&progress.lock);
-	for (e = progress.first; after && e && e != after;)
-		e = e->next_engine;
-	if (after) /* an engine that was removed meanwhile has no next: starts from the first */
-		e = e ? e->next_engine : progress.first;
-	progress.stepping = e;
-	pthread_cond_broadcast(&progress.left);
-	pthread_mutex_unlock(&progress.lock);
-	return e;
-}
-
-static enum stepped step_all(void)
-{
-	enum stepped best = NOTHING_TO_DO;
-
-	for (struct cvy_engine *e = claim_next(NULL); e; e = claim_next(e)) {
-		enum stepped r = step_one(e);
-
-		if (r > best)
-			best = r;
-	}
-	return best;
-}
-
-static void *progress_main(void *arg)
-{
-	uint64_t since = 0;
-
-	(void)arg;
-	pthread_setname_np(pthread_self(), "covey-progress");
-	for (;;) {
-		uint32_t seen = __atomic_load_n(&progress.kick, __ATOMIC_SEQ_CST);
-		struct timespec brief = { 0, (long)CVY_MS };
-		enum stepped r = step_all();
-
-		if (r == MOVED) {
-			since = 0;
-			continue;
-		}
-		if (r == BLOCKED) {
-			uint64_t now = cvy_now_ns();
-
-			if (!since)
-				since = now;
-			if (now - since < YIELD_NS)
-				sched_yield();
-			else
-				futex(&progress.kick, FUTEX_WAIT_PRIVATE, seen, &brief);
-			continue;
-		}
-		since = 0;
-		futex(&progress.kick, FUTEX_WAIT_PRIVATE, seen, NULL);
-	}
-	return NULL;
-}
-
-void cvy_progress_kick(void)
-{
-	__atomic_add_fetch(&progress.kick, 1, __ATOMIC_SEQ_CST);
-	futex(&progress.kick, FUTEX_WAKE_PRIVATE, 1, NULL);
-}
-
-/* A thread that stops waiting kicks, too. An agent that woke the thread for nothing would lose its core to it. */
-void cvy_engine_kick(struct cvy_engine *e)
-{
-	if (!__atomic_load_n(&e->waiters, __ATOMIC_SEQ_CST))
-		cvy_progress_kick();
-}
-
-int cvy_progress_add(struct cvy_engine *e)
-{
-	char why[CVY_HINT];
-	pthread_t thread;
-	int err = 0;
-
-	barrier_all(); /* registers this process */
-	pthread_mutex_lock(&progress.lock);
-	e->next_engine = progress.first;
-	progress.first = e;
-	if (!progress.running) {
-		err = cvy_thread_start(&thread, progress_main, NULL);
-		if (err) {
-			progress.first = e->next_engine;
-		} else {
-			pthread_detach(thread);
-			progress.running = 1;
-		}
-	}
-	pthread_mutex_unlock(&progress.lock);
-	return err ? cvy_fail(e->here.box, COVEY_ERR_IO, -1, 0, "cannot start the progress thread: %s%s", strerror(err),
-			      cvy_process_hint(err, why, sizeof(why)))
-		   : 0;
-}
-
-void cvy_progress_remove(struct cvy_engine *e)
-{
-	struct cvy_engine **at = &progress.first;
-
-	pthread_mutex_lock(&progress.lock);
-	while (*at && *at != e)
-		at = &(*at)->next_engine;
-	if (*at)
-		*at = e->next_engine;
-	while (progress.stepping == e)
-		pthread_cond_wait(&progress.left, &progress.lock);
-	pthread_mutex_unlock(&progress.lock);
-}
-
-/* A forked child has no such thread. */
-void cvy_progress_forget(void)
-{
-	pthread_mutex_init(&progress.lock, NULL);
-	pthread_cond_init(&progress.left, NULL);
-	progress.first = progress.stepping = NULL;
-	progress.running = 0;
 }

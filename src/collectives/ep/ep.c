@@ -78,7 +78,7 @@ static int check_config(struct covey_group *group, const struct covey_ep_config 
 				cvy_dtype_name(c->dtype), c->dtype);
 	if (!cvy_ep_pack_of(c->preset))
 		return cvy_ep_fail(group, COVEY_ERR_INVAL, "preset must be of enum covey_ep_preset");
-	err = in_range(group, "rows (enum covey_ep_rows_as)", c->rows, COVEY_EP_ROWS_BF16, COVEY_EP_ROWS_INT4);
+	err = in_range(group, "rows (enum covey_ep_rows_as)", c->rows, COVEY_EP_ROWS_BF16, COVEY_EP_ROWS_E4M3_POW2);
 	if (!err)
 		err = in_range(group, "combine_rows (enum covey_ep_back_as)", c->combine_rows, COVEY_EP_BACK_PLAIN,
 			       COVEY_EP_BACK_INT8);
@@ -282,7 +282,7 @@ int cvy_ep_take_config(struct covey_group *group, const struct covey_ep_config *
 					view.max_ranks, c->preset, back_of(c), c->places };
 	if (cvy_ep_rows_kept(shape, view.max_ranks, c->experts) > CVY_EP_MAX_ROWS)
 		return cvy_ep_fail(group, COVEY_ERR_INVAL,
-				   "with COVEY_EP_WIN and COVEY_EP_MESH max_ranks * max_tokens * min(top_k, experts) "
+				   "with COVEY_EP_WIN max_ranks * max_tokens * min(top_k, experts) "
 				   "must be below 2^31");
 	return check_places(group, c, view.max_ranks);
 }

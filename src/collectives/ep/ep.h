@@ -3,6 +3,7 @@
 #ifndef CVY_EP_H
 #define CVY_EP_H
 
+#include "covey_ep.h"
 #include "engine.h"
 #include "ep_layout.h"
 #include "ep_places.h"

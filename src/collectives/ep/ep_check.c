@@ -58,10 +58,8 @@ static int check_more(struct covey_ep *ep, const struct covey_dispatch_args *a)
 		return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_INVAL, -1, 0,
 				"expert_alignment is %d: it must be 1 or more, or 0 for 1", a->expert_alignment);
 	if (a->expert_alignment > 1 && cvy_ep_pack_of(s->preset)->close)
-		return cvy_ep_fail(
-			ep->group, COVEY_ERR_INVAL,
-			"expert_alignment rounds up beyond rows that stand close: give 0 with COVEY_EP_WIN and "
-			"COVEY_EP_MESH");
+		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL,
+				   "expert_alignment rounds up beyond rows that stand close: give 0 with COVEY_EP_WIN");
 	if (a->expert_alignment > 1 && !a->expert_tokens)
 		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL,
 				   "expert_alignment rounds expert_tokens up, which is NULL: give both");
@@ -92,8 +90,7 @@ static int check_outputs(struct covey_ep *ep, const struct covey_dispatch_args *
 	if (cvy_ep_pack_of(ep->shape.preset)->flat && !a->flat)
 		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "flat must not be NULL with COVEY_EP_FLAT");
 	if (cvy_ep_pack_of(ep->shape.preset)->triplets && !a->triplets)
-		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL,
-				   "triplets must not be NULL with COVEY_EP_WIN and COVEY_EP_MESH");
+		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "triplets must not be NULL with COVEY_EP_WIN");
 	if ((uintptr_t)a->arrived % sizeof(*a->arrived))
 		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "arrived must be 4-byte aligned");
 	return check_more(ep, a);
@@ -155,7 +152,7 @@ static int check_dispatch(struct covey_ep *ep, const struct covey_dispatch_args 
 		err = check_mask(ep, a->mask_columns);
 	if (err)
 		return err;
-	if (a->x_scales && ep->rows_as != COVEY_EP_ROWS_E4M3)
+	if (a->x_scales && !cvy_ep_in_e4m3(ep->rows_as))
 		return cvy_ep_fail(
 			ep->group, COVEY_ERR_INVAL,
 			"x_scales are for rows in e4m3: lay the handle out with COVEY_EP_ROWS_E4M3, or give x in "
@@ -222,14 +219,16 @@ static int check_combine(struct covey_ep *ep, const struct covey_combine_args *a
 			ep->group, COVEY_ERR_INVAL,
 			"expert_scale differs by expert, which only rows of COVEY_EP_LL and COVEY_EP_FLAT say by "
 			"their place: lay the handle out with one of them, or give NULL");
-	if (ep->el && (!a->y || (!a->range && !on_device)))
-		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "y and range must not be NULL");
+	if (ep->el && !a->range && !on_device)
+		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "range must not be NULL");
 	for (size_t i = 0; i < (size_t)cvy_ep_bins(ep) * (size_t)ep->size && !on_device; i++) {
 		uint64_t n = cvy_ep_range_count(a->range[i]);
 
 		if (n > (uint64_t)ep->shape.tokens || cvy_ep_range_first(a->range[i]) + n > rows)
 			return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_INVAL, -1, 0,
 					"range[%zu] is not what a dispatch gave", i);
+		if (n && !a->y)
+			return cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "y must not be NULL when rows came");
 	}
 	return 0;
 }

@@ -364,7 +364,7 @@ static int tokens_told(const struct covey_ep *ep, const uint8_t *slot, uint64_t 
 {
 	const uint64_t n = told & ~GIVEN;
 
-	if (!slot || n > (uint64_t)ep->shape.tokens || ((told & GIVEN) && ep->rows_as != COVEY_EP_ROWS_E4M3))
+	if (!slot || n > (uint64_t)ep->shape.tokens || ((told & GIVEN) && !cvy_ep_in_e4m3(ep->rows_as)))
 		return -1;
 	return (int)n;
 }

@@ -5,7 +5,7 @@
  */
 #include "ep_layout.h"
 
-#include "covey.h"
+#include "covey_ep.h"
 #include "ep_code.h"
 #include "size.h"
 
@@ -14,7 +14,6 @@ static const struct cvy_ep_pack packs[] = {
 	[COVEY_EP_COMPACT] = { .once = 1, .beside = 1, .scale_by_row = 1 },
 	[COVEY_EP_FLAT] = { .flat = 1 },
 	[COVEY_EP_WIN] = { .close = 1, .scale_by_row = 1, .triplets = 1 },
-	[COVEY_EP_MESH] = { .close = 1, .scale_by_row = 1, .triplets = 1 },
 	[COVEY_EP_HT] = { .once = 1, .beside = 1, .scale_by_row = 1, .hops = 1 },
 };
 

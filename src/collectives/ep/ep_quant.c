@@ -7,8 +7,6 @@
 
 #include "reduce.h"
 
-#define MOST 448.0f  /* the largest e4m3 */
-#define LEAST 1e-4f  /* the scale of a group of zeros comes from this */
 #define E_SMALL (-6) /* exponent of the smallest normal number */
 
 uint8_t cvy_f32_e4m3(float v)
@@ -24,7 +22,7 @@ uint8_t cvy_f32_e4m3(float v)
 	if (bits > 0x7f800000)
 		return 0x7f;
 	memcpy(&a, &bits, sizeof(a));
-	if (a >= MOST)
+	if (a >= CVY_EP_E4M3_MOST)
 		return sign | 0x7e;
 	e = (int)(bits >> 23) - 127;
 	if (e < E_SMALL)
@@ -68,21 +66,22 @@ static size_t part_of(size_t hidden, size_t from)
 	return hidden - from < CVY_EP_GROUP ? hidden - from : CVY_EP_GROUP;
 }
 
-static void to_e4m3(const struct cvy_ep_plain *x, uint8_t *codes, float *scales, size_t stride)
+static void to_e4m3(int pow2, const struct cvy_ep_plain *x, uint8_t *codes, float *scales, size_t stride)
 {
 	float v[CVY_EP_GROUP];
 
 	for (size_t g = 0; g * CVY_EP_GROUP < x->hidden; g++) {
 		size_t from = g * CVY_EP_GROUP, n = part_of(x->hidden, from);
-		float most = LEAST, scale;
+		float most = CVY_EP_E4M3_LEAST;
+		struct cvy_ep_scaling s;
 
 		widen(x, from, n, v);
 		for (size_t i = 0; i < n; i++)
 			most = fabsf(v[i]) > most ? fabsf(v[i]) : most; /* fmaxf() would return a NaN that signals */
-		scale = MOST / most;
+		s = cvy_ep_scale_e4m3(most, pow2);
 		for (size_t i = 0; i < n; i++)
-			codes[from + i] = cvy_f32_e4m3(v[i] * scale);
-		scales[g * stride] = most / MOST;
+			codes[from + i] = cvy_f32_e4m3(v[i] * s.by);
+		scales[g * stride] = s.scale;
 	}
 }
 
@@ -132,8 +131,8 @@ void cvy_ep_multiply(const struct cvy_ep_plain *x, uint8_t *to)
 
 void cvy_ep_quantise(int code, const struct cvy_ep_plain *x, uint8_t *codes, float *scales, size_t stride)
 {
-	if (code == CVY_EP_E4M3)
-		to_e4m3(x, codes, scales, stride);
+	if (cvy_ep_in_e4m3(code))
+		to_e4m3(code == CVY_EP_E4M3_POW2, x, codes, scales, stride);
 	else
 		scales[0] = to_integers(cvy_ep_code_of(code), x, codes);
 }

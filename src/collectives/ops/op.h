@@ -42,7 +42,7 @@ struct cvy_op_kind {
 	void (*consume)(struct cvy_engine *e, struct cvy_op *op, uint64_t i);
 	/* the lines of tick i are awaited, or all here: notes which have come; may be NULL */
 	void (*look)(struct cvy_engine *e, struct cvy_op *op, uint64_t i);
-	/* replicated kinds: the bytes of tick i's outcome (at most cvy_op_give_bytes), and their placing */
+	/* replicated kinds: the bytes of tick i's outcome, and their placing */
 	size_t (*give)(struct cvy_engine *e, struct cvy_op *op, uint64_t i, uint8_t *out);
 	void (*take)(struct cvy_engine *e, struct cvy_op *op, uint64_t i, const uint8_t *bytes, size_t n);
 	/* the operation is decided and op->result set: last touches (zero missing blocks, counts); may be NULL */

@@ -6,6 +6,7 @@
 #ifndef CVY_OPERATION_H
 #define CVY_OPERATION_H
 
+#include <assert.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -31,6 +32,13 @@ struct cvy_asked {
 	int dtype, redop, root;
 };
 
+/*
+ *             begins               is decided
+ *     QUEUED --------> ENTERED ---------------> DECIDED,   and a repair or the end decides a QUEUED one
+ *       ^                 |                        |
+ *       '-----------------+------------------------'
+ *         a view has it done again; the same call takes it again
+ */
 enum cvy_op_state { CVY_OP_QUEUED, CVY_OP_ENTERED, CVY_OP_DECIDED };
 
 /* One send or receive: the private part of an operation of class PAIR (op->priv, pair.h). */
@@ -72,8 +80,8 @@ struct cvy_op {
 	int dtype, redop, root;
 	const uint8_t *input; /* send, or the undo copy of an in-place input */
 	size_t input_bytes;   /* of an input that results overwrite (in place), 0: none */
-	uint8_t *undo;
-	void *priv; /* of the kind */
+	uint8_t *undo;	      /* the engine's; NULL: none */
+	void *priv;	      /* of the kind */
 	struct cvy_engine *engine;
 	uint64_t posted_ns;
 	int refs;	     /* caller or work; queue, then record */
@@ -83,11 +91,19 @@ struct cvy_op {
 	uint64_t late_ns;    /* the time when that ends, once the tick is published */
 	int late;	     /* a source was masked for it */
 	struct cvy_op *next;
+	struct cvy_op *next_again; /* its call returned AGAIN */
 	struct cvy_parcel parcel;
 	struct cvy_asked asked;
 	uint32_t planned;	    /* e->plans when it was planned, 0: the plan is not reused */
 	struct covey_result result; /* last: its mask is not cleared in advance */
 };
+
+/* The only writer of op->state. */
+static inline void cvy_op_turn(struct cvy_op *op, enum cvy_op_state to)
+{
+	assert(to == CVY_OP_ENTERED ? op->state == CVY_OP_QUEUED : to != CVY_OP_DECIDED || op->state != CVY_OP_DECIDED);
+	__atomic_store_n(&op->state, to, __ATOMIC_RELEASE);
+}
 
 #define CVY_LAP_BITS 8
 

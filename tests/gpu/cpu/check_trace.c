@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * check_trace FILE RANKS LANES [NAME...] - looks through a trace of kernels (src/kernels/trace.h): all ranks and lanes are
+ * check_trace FILE RANKS LANES [NAME...] - looks through a trace of kernels (src/kernels/layout/trace.h): all ranks and lanes are
  * there, events of a row nest or do not overlap, a lane puts a step before it tells and tells before it takes, nobody ends an
  * operation before another has begun it. Events of each NAME must be there, of -NAME must not. Prints what is wrong.
  */
@@ -102,11 +102,13 @@ static void read_name(const json_t *j)
 
 static int read_file(const char *path)
 {
+	static json_t *all; /* names stay in it */
 	json_error_t why;
-	json_t *all = json_load_file(path, JSON_REJECT_DUPLICATES, &why), *list = json_object_get(all, "traceEvents"),
-	       *j;
+	json_t *list, *j;
 	size_t i;
 
+	all = json_load_file(path, JSON_REJECT_DUPLICATES, &why);
+	list = json_object_get(all, "traceEvents");
 	if (!json_is_array(list)) {
 		printf("%s: %s\n", path, all ? "no traceEvents" : why.text);
 		return 1;
@@ -125,7 +127,7 @@ static int read_file(const char *path)
 		else
 			WRONG("event %zu is of no phase that is known", i);
 	}
-	return 0; /* names stay those of @all */
+	return 0;
 }
 
 /* ---- checks ---- */

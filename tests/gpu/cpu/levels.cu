@@ -99,12 +99,8 @@ static void healthy(int kind)
 				continue;
 			if (!j.count && !cvy_gpu_has_rounds(kind)) /* a barrier (api.c) */
 				continue;
-			/* In place it is for calls that take more than one step in one shot. */
-			if (kind == CVY_GPU_ALLREDUCE_TWO_SHOT && k % 3 == 2 &&
-			    j.count * elem_of(j.dtype) > step_bytes(&j)) {
-				j.in_place = 1;
-				j.kind = CVY_GPU_ALLREDUCE;
-			}
+			if (kind == CVY_GPU_ALLREDUCE_TWO_SHOT)
+				j.in_place = (int)(k % 3);
 			j.registered = k % 5 == 4 ? (int)mask : 0;
 			if (j.registered)
 				j.shift = 0;
@@ -218,7 +214,6 @@ static void counted_allreduce(void)
 	j.count *= (size_t)width;
 	counted("allreduce", &j);
 	bytes_of(&j, levels);
-	j.kind = CVY_GPU_ALLREDUCE;
 	j.in_place = 1;
 	bytes_of(&j, in_place);
 	if (in_place[0] != levels[0] && ++failures)

@@ -43,6 +43,12 @@ void cpu_yield(void)
 	cpu_switch(&cpu_now->stack_at, here->home);
 }
 
+void cpu_broken(const char *what)
+{
+	fprintf(stderr, "in a kernel this does not hold: %s\n", what);
+	abort();
+}
+
 static void fiber_main(void)
 {
 	(*here->body)();
@@ -109,6 +115,19 @@ static void nap(uint64_t since)
 	nanosleep(&t, NULL);
 }
 
+/*
+ * Whatever else is in these words (the current device, what is pushed) must not be used on this thread from here on: it runs
+ * CTAs and nothing else, and what cpu_run() needs is set afterwards.
+ */
+static void poison_shared(void)
+{
+	cpu_words w = { &here, NULL, 0 };
+
+	if (!dl_iterate_phdr(cpu_words_here, &w))
+		abort();
+	memset(w.at, CPU_POISON, w.bytes);
+}
+
 void cpu_run(unsigned block, unsigned threads, size_t room, const std::function<void()> &body)
 {
 	static std::mutex &lock = *new std::mutex; /* never destroyed: CTAs run while a process exits */
@@ -118,6 +137,7 @@ void cpu_run(unsigned block, unsigned threads, size_t room, const std::function<
 	uint64_t since = 0; /* when the wait began */
 	uint64_t last = 0;  /* round in which somebody looked at the clock */
 
+	poison_shared();
 	here = c;
 	cpu_block.x = block;
 	cpu_block_dim.x = threads;

@@ -143,6 +143,7 @@ cudaError_t cpu_launch(const cudaLaunchConfig_t *config, const std::function<voi
 void cpu_run(unsigned block, unsigned threads, size_t room, const std::function<void()> &body);
 extern std::atomic<int> cpu_failed;
 void cpu_yield(void);
+[[noreturn]] void cpu_broken(const char *what); /* a kernel finds that this does not hold */
 uint64_t *cpu_dynamic(void);
 /* All 32 threads of a warp: gives what each of them gave. */
 const uint64_t *cpu_warp(uint64_t mine);
@@ -362,7 +363,7 @@ static inline float cpu_max(float a, float b)
 
 #define CVY_WORD_CUH
 #define CVY_DYNAMIC_SHARED(name) uint64_t *name = cpu_dynamic()
-#define CVY_HOLDS(what) ((what) ? (void)0 : abort())
+#define CVY_HOLDS(what) ((what) ? (void)0 : cpu_broken(#what))
 
 static inline uint64_t cvy_load_word(const uint64_t *at)
 {

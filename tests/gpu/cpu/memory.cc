@@ -14,6 +14,7 @@
 
 #define PAGE ((size_t)2 << 20)
 #define ROOM (((size_t)1 << 30) - 1)
+#define POISONED ((size_t)64 << 10) /* bytes at either end of memory */
 
 std::mutex &cpu_context = *new std::mutex;
 static std::mutex &lock = *new std::mutex; /* never destroyed: streams run while a process exits */
@@ -79,12 +80,21 @@ void cpu_unmap(void *at)
 		munmap(at, m.bytes);
 }
 
+/* Others had it before, as on a device. Not all of what is large, most of which nobody uses: pages cost more than a seed. */
+static void poison(uint8_t *at, size_t bytes)
+{
+	const size_t n = bytes < POISONED ? bytes : POISONED;
+
+	memset(at, CPU_POISON, n);
+	memset(at + bytes - n, CPU_POISON, n);
+}
+
 extern "C" {
 
 /* Whole pages of 2 MiB can be exported. */
 static cudaError_t give(void **at, size_t bytes)
 {
-	int fd = bytes % PAGE || getenv("CPU_NO_CHUNK") ? -1 : (int)memfd_create("memory", MFD_CLOEXEC);
+	int fd = bytes % PAGE ? -1 : (int)memfd_create("memory", MFD_CLOEXEC);
 
 	ALIVE();
 	if (bytes % PAGE == 0 && (fd < 0 || ftruncate(fd, (off_t)bytes)))
@@ -93,6 +103,7 @@ static cudaError_t give(void **at, size_t bytes)
 		   fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE : MAP_SHARED | MAP_NORESERVE, fd, 0);
 	if (*at == MAP_FAILED)
 		return cudaErrorMemoryAllocation;
+	poison((uint8_t *)*at, bytes);
 	remember(*at, bytes, fd);
 	return cudaSuccess;
 }

@@ -82,6 +82,7 @@ int main(void)
 	same("mappings", (uint64_t)mappings, (uint64_t)needs.mappings);
 	same("bytes that are mapped", before - bytes_left(),
 	     needs.own + 2 * needs.chunks + (uint64_t)RANKS * needs.window);
+	ops->close(gpu);
 	printf("%s\n", failed ? "failed" : "a device takes what needs.h says");
 	return failed != 0;
 }

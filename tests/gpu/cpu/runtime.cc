@@ -8,6 +8,7 @@
 
 #include <malloc.h>
 #include <sched.h>
+#include <set>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
@@ -171,6 +172,14 @@ cudaError_t cpu_launch(const cudaLaunchConfig_t *config, const std::function<voi
 
 #define STACK ((size_t)1000) /* that a kernel takes: more than threads have here, where nobody asks for it */
 static size_t stack = 512;
+static std::set<const void *> &loaded = *new std::set<const void *>;
+
+static int is_loaded(const void *f)
+{
+	std::lock_guard<std::mutex> hold(all_lock);
+
+	return (int)loaded.count(f);
+}
 
 extern "C" {
 
@@ -184,6 +193,10 @@ cudaError_t cudaLaunchKernel(const void *f, dim3 grid, dim3 block, void **args, 
 		fprintf(stderr, "a kernel whose stack is larger than threads have: its launch waits until the device "
 				"is idle\n");
 		abort();
+	}
+	if (!is_loaded(f)) {
+		fprintf(stderr, "a kernel that nobody has loaded: its launch waits until the device is idle\n");
+		return cudaErrorInvalidDeviceFunction;
 	}
 	if (call->kind == CVY_GPU_DISPATCH || call->kind == CVY_GPU_COMBINE) {
 		struct cvy_ep_args a = *(const struct cvy_ep_args *)args[0];
@@ -225,8 +238,11 @@ cudaError_t cudaFreeAsync(void *at, cudaStream_t s)
 	return cudaSuccess;
 }
 
-cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *has, const void *)
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *has, const void *f)
 {
+	std::lock_guard<std::mutex> hold(all_lock);
+
+	loaded.insert(f);
 	has->localSizeBytes = STACK;
 	return cudaSuccess;
 }

@@ -107,8 +107,15 @@ static const struct kind {
 	{ "allgather", CVY_GPU_ALLGATHER }, { "reduce_scatter", CVY_GPU_REDUCE_SCATTER },
 	{ "alltoall", CVY_GPU_ALLTOALL },   { "barrier", CVY_GPU_BARRIER },
 	{ "broadcast", CVY_GPU_BROADCAST }, /* with --hosts alone: each seed stays the run that it was */
+	{ "reduce", CVY_GPU_REDUCE },	    /* where it is named */
 };
 #define KINDS (sizeof(kinds) / sizeof(kinds[0]))
+
+static int names_reduce(void)
+{
+	return !sim.only.empty() && called("reduce");
+}
+
 static const struct kind uneven = { "alltoallv", CVY_GPU_ALLTOALLV };
 
 /*
@@ -160,12 +167,15 @@ static void plan_plain(uint64_t seed, const struct kind *k)
 	c->rows = c->packet == CVY_GPU_PAIR ? 1 : sim.tall ? CVY_GPU_ROWS : 1 + (int)(hash(seed, 4) % 2);
 	c->lanes = 1 << hash(seed, 5) % 2;
 	c->size = setup.size;
-	c->root = k->kind == CVY_GPU_BROADCAST ? (int)(hash(seed, 10) % (uint64_t)setup.size) : -1;
+	c->root = k->kind >= CVY_GPU_BROADCAST && k->kind != CVY_GPU_BARRIER
+			  ? (int)(hash(seed, 10) % (uint64_t)setup.size)
+			  : -1;
 	if (c->root >= 0 && c->packet == CVY_GPU_LINE)
-		o.kind = c->kind = CVY_GPU_BROADCAST_TWO_HOP;
+		o.kind = c->kind = cvy_gpu_is_reduce(k->kind) ? CVY_GPU_REDUCE_TWO_SHOT : CVY_GPU_BROADCAST_TWO_HOP;
 	c->dtype = COVEY_INT32;
 	c->redop = COVEY_SUM;
-	c->in_place = k->kind == CVY_GPU_ALLREDUCE && hash(seed, 6) % 3 == 0;
+	if ((k->kind <= CVY_GPU_ALLREDUCE_TWO_SHOT || cvy_gpu_is_reduce(k->kind)) && hash(seed, 6) % 3 == 0)
+		o.in_place = c->root >= 0 ? 1ull << c->root : hash(seed, 11) % 2 ? hash(seed, 12) : ~0ull;
 	tile = cvy_gpu_tile_words(c->packet, c->rows * c->threads) * 2 * (uint64_t)c->lanes;
 	most = hash(seed, 8) % 2 || c->packet == CVY_GPU_PAIR ? tile : 3 * tile;
 	o.count = k->kind == CVY_GPU_BARRIER ? 0 : 1 + hash(seed, 7) % most;
@@ -175,14 +185,14 @@ static void plan_plain(uint64_t seed, const struct kind *k)
 	add(o);
 }
 
-/* With --hosts: one of those that are called. */
-static const struct kind *draw_between_hosts(uint64_t draw)
+/* With --hosts, and where reduce is named: one of those that are called. */
+static const struct kind *draw_of_called(uint64_t draw)
 {
 	const struct kind *some[KINDS];
 	size_t some_n = 0;
 
 	for (const struct kind &k : kinds)
-		if (called(k.name))
+		if (called(k.name) && (k.kind != CVY_GPU_REDUCE || names_reduce()))
 			some[some_n++] = &k;
 	return some_n ? some[draw % some_n] : &kinds[0];
 }
@@ -192,8 +202,8 @@ static void plan_step(void)
 	uint64_t seed = hash(sim.seed, steps.size() + 1), draw = hash(seed, 77) % 10;
 	const struct kind *other = sim.uneven ? &uneven : &kinds[0];
 	const struct kind *k = sim.uneven && hash(seed, 79) % 2 ? &uneven
-			       : sim.hosts			? draw_between_hosts(hash(seed, 78))
-								: &kinds[hash(seed, 78) % (KINDS - 1)];
+			       : sim.hosts || names_reduce()	? draw_of_called(hash(seed, 78))
+								: &kinds[hash(seed, 78) % (KINDS - 2)];
 
 	steps.emplace_back();
 	steps.back().first = plan.size();
@@ -347,6 +357,20 @@ static struct buffers *buffers_of(struct process *p, const struct op *o)
 	return b;
 }
 
+/* Whom @rank leaves out of a dispatch and its combine, and they leave it out. */
+uint64_t app_left_out(const struct op *o, int rank)
+{
+	uint64_t set = 0;
+
+	if (!sim.apart || o->timeout_ms || (o->kind != CVY_GPU_DISPATCH && o->kind != CVY_GPU_COMBINE))
+		return 0;
+	for (int r = 0; r < setup.size; r++)
+		if (r != rank &&
+		    hash(o->seed, 2000 + (uint64_t)(std::min(r, rank) * ROOM + std::max(r, rank))) % 4 == 0)
+			set |= 1ull << r;
+	return set;
+}
+
 /* ---- calls ---- */
 
 static int call_ep(struct process *p, const struct op *o, struct buffers *b)
@@ -385,7 +409,9 @@ static int call_ep(struct process *p, const struct op *o, struct buffers *b)
 	a.route = (int32_t *)(b->at[ROUTE] + CVY_EP_ROUTE_HEAD);
 	a.route_weights = (float *)(a.route + items);
 	a.sent = a.route + 2 * items;
-	a.active = o->timeout_ms && !combine ? (int32_t *)b->at[ACTIVE] : NULL;
+	a.active = (o->timeout_ms && !combine) || sim.apart ? (int32_t *)b->at[ACTIVE] : NULL;
+	for (int r = 0; r < setup.size && sim.apart; r++)
+		((int32_t *)b->at[ACTIVE])[r] = !(app_left_out(o, p->rank) >> r & 1);
 	a.waited = (uint64_t *)b->at[WAITED];
 	a.timeout_ms = o->timeout_ms;
 	if (combine) {
@@ -442,6 +468,7 @@ static int call_plain(struct process *p, const struct op *o, struct buffers *b)
 	c.rank = p->rank;
 	c.bytes = o->count * 4;
 	c.send = b->at[SEND];
+	c.in_place = (int)(o->in_place >> p->rank & 1);
 	c.recv = c.in_place ? b->at[SEND] : b->at[RECV];
 	cvy_gpu_derive(&c);
 	c.levels = sim.hosts && cvy_gpu_can_levels(&c) && cvy_device_takes_levels(p->device);
@@ -539,7 +566,7 @@ static int may_call(struct process *p)
 static void call_next(struct process *p)
 {
 	p->launching = 0;
-	if (!p->alive || p->stopped || p->out == OUT_TOLD || p->device->ended)
+	if (!p->alive || p->stopped || p->out == OUT_TOLD || p->device->ended || p->quits == QUITS)
 		return;
 	if (p->stalled_until > sim.now || !may_call(p)) {
 		p->launching = 1;
@@ -675,6 +702,8 @@ void app_begin(int n)
 	if (h->code && h->hidden == 192)
 		h->hidden = 384;   /* rows and scales in whole 16 bytes: they can go by bulk */
 	setup.fp16 = h->top_k % 2; /* not drawn: each seed stays the run that it was */
+	if (h->code && h->tokens % 2)
+		h->code = CVY_EP_E4M3_POW2;
 	setup.renormalise = sim_odds(2) && !h->per_rank && !h->once; /* the oracle has it there */
 	for (int e = 0; e < h->experts; e++)
 		setup.owner[e] = sim_odds(4) ? (int)sim_below((uint64_t)n) : e % n;

@@ -307,6 +307,8 @@ static int32_t expected(const struct op *o, const struct step *s, int rank, uint
 	}
 	if (cvy_gpu_is_broadcast(o->kind))
 		return s->given[o->call.root].send[at];
+	if (cvy_gpu_is_reduce(o->kind) && rank != o->call.root) /* untouched */
+		return (int32_t)(POISON * 0x01010101u);
 	for (int r = 0; r < setup.size; r++)
 		if (members >> r & 1)
 			sum += (uint32_t)s->given[r]
@@ -320,7 +322,7 @@ static void check_plain(struct process *p, size_t op)
 	const struct cvy_gpu_status *s = &p->outcome[op].status;
 	const struct step *step = &steps[o->step];
 	struct buffers *b = &p->buffers[o->step];
-	const int32_t *got = (const int32_t *)b->at[o->call.in_place ? SEND : RECV];
+	const int32_t *got = (const int32_t *)b->at[o->in_place >> p->rank & 1 ? SEND : RECV];
 	int blocks = o->kind == CVY_GPU_ALLGATHER || o->kind == CVY_GPU_ALLTOALL ? setup.size : 1;
 
 	if (s->missing && !cvy_gpu_is_private(o->kind))
@@ -381,7 +383,7 @@ static void check_buffers(struct process *p, size_t op)
 	if (!g->x.empty() &&
 	    (memcmp(b->at[X], g->x.data(), b->bytes[X]) || memcmp(b->at[IDS], g->ids.data(), b->bytes[IDS])))
 		sim_fail("G6", "rank %d, operation %zu: inputs are changed", p->rank, op);
-	if (!g->send.empty() && !o->call.in_place && memcmp(b->at[SEND], g->send.data(), b->bytes[SEND]))
+	if (!g->send.empty() && !(o->in_place >> p->rank & 1) && memcmp(b->at[SEND], g->send.data(), b->bytes[SEND]))
 		sim_fail("G6", "rank %d, operation %zu: inputs are changed", p->rank, op);
 }
 
@@ -397,6 +399,12 @@ static int comes_with(const struct process *p, size_t op)
 	return plan[op].kind == CVY_GPU_ADMIT && p->first == op;
 }
 
+static int is_in(const struct process *p)
+{
+	return p->alive && process_of(p->rank) == p && !process_leaves(p);
+}
+
+/* Who has left by itself had the outcomes of those who are left. */
 static void check_alike(struct process *p, size_t op)
 {
 	const struct cvy_gpu_status *mine = &p->outcome[op].status;
@@ -404,7 +412,8 @@ static void check_alike(struct process *p, size_t op)
 	for (struct process *q : processes) {
 		const struct cvy_gpu_status *theirs;
 
-		if (q == p || !same_view(p, q) || q->outcome.size() <= op || !q->outcome[op].done)
+		if (q == p || !(same_view(p, q) || (q->left && is_in(p))) || q->outcome.size() <= op ||
+		    !q->outcome[op].done)
 			continue;
 		theirs = &q->outcome[op].status;
 		if ((comes_with(p, op) || comes_with(q, op)) && mine->op == theirs->op)
@@ -499,6 +508,7 @@ void check_words(const struct process *p)
 static void check_missing(struct process *p, size_t op)
 {
 	const struct cvy_gpu_status *s = &p->outcome[op].status;
+	const uint64_t left_out = app_left_out(&plan[op], p->rank);
 	int all_here = 1;
 
 	for (const struct process *q : processes)
@@ -507,7 +517,10 @@ static void check_missing(struct process *p, size_t op)
 	all_here &= setup.form[0].steps == 1 || view.epoch == 1 || setup.shape.hops;
 	for (size_t i = 0; i <= op; i++)
 		all_here &= !plan[i].timeout_ms;
-	if (s->missing && all_here)
+	if (left_out & s->mask & ~s->missing)
+		sim_fail("G3", "rank %d, operation %zu of kind %d: %llx are left out, and only %llx are missing",
+			 p->rank, op, plan[op].kind, (unsigned long long)left_out, (unsigned long long)s->missing);
+	if (s->missing & ~left_out && all_here)
 		sim_fail("G3", "rank %d, operation %zu of kind %d: %llx are missing, and all are here", p->rank, op,
 			 plan[op].kind, (unsigned long long)s->missing);
 	if (s->missing && setup.shape.hops && (plan[op].kind == CVY_GPU_DISPATCH || plan[op].kind == CVY_GPU_COMBINE))
@@ -523,6 +536,8 @@ static int went_on(const struct process *q, size_t op, int rank)
 {
 	const int combine = plan[op].kind == CVY_GPU_COMBINE;
 
+	if (op < q->next && app_left_out(&plan[op], q->rank) >> rank & 1)
+		return 1;
 	if (!plan[op].timeout_ms || op >= q->next)
 		return 0;
 	if (op == q->completed && (combine || plan[op].kind == CVY_GPU_DISPATCH))
@@ -548,7 +563,7 @@ void check_gives_up(const struct process *p, const char *why)
 
 static int lacks_root(const struct op *o, const struct cvy_gpu_status *s)
 {
-	return cvy_gpu_is_broadcast(o->kind) && !(s->mask >> o->call.root & 1);
+	return (cvy_gpu_is_broadcast(o->kind) || cvy_gpu_is_reduce(o->kind)) && !(s->mask >> o->call.root & 1);
 }
 
 void check_ended(struct process *p, size_t op)

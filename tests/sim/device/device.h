@@ -59,6 +59,8 @@ struct world {
 	int hosts;	       /* ranks are of several hosts, and operations go in two levels */
 	int width;	       /* ranks of each of these */
 	int hops;	       /* ranks are of several hosts, and rows cross to one once */
+	int apart;	       /* pairs of ranks leave one another out of dispatch and combine, without deadlines */
+	int leave;	       /* ranks leave, or are retired */
 	int linger;	       /* kernels of a process that died go on for a while */
 	int crowded;	       /* a seed of four: what goes wrong comes close together (faults.cc) */
 	std::string off, only; /* checkers that are silent; operations that are called */
@@ -113,7 +115,8 @@ int agent_pause(uint64_t ns); /* from its own deeds; 0: this is none */
 
 /* ---- member.cc: processes, and what stands for their membership ---- */
 
-enum { OUT_NOT, OUT_LEFT, OUT_TOLD }; /* left out; and knows it */
+enum { OUT_NOT, OUT_LEFT, OUT_TOLD };  /* left out; and knows it */
+enum { QUITS_NOT, QUITS, IS_RETIRED }; /* it calls nothing any more; it calls on */
 enum { HELD_NOT, HELD_STREAM, HELD_LANE };
 
 struct outcome {
@@ -127,6 +130,8 @@ struct process {
 	uint8_t host;	    /* with hops: the next process of a rank may be of another one */
 	uint64_t inc, from; /* from: 0, or grows with the safe point that let it in */
 	int alive, stopped, leaves, out, joined, due;
+	int quits;     /* QUITS_*: it leaves as soon as it may */
+	int left;      /* it has said that it leaves */
 	int lingers;   /* it has died, and its kernels go on */
 	int ever_slow; /* others may have passed over it */
 	int held_back; /* HELD_*: launches do not begin, or the CTAs of one lane have no turns */
@@ -171,6 +176,7 @@ struct process *process_open(int rank, size_t first); /* it joins with operation
 void process_kill(struct process *p);
 void process_stop(struct process *p, int on);
 void process_suspect(struct process *p);			 /* it is to be left out */
+void process_quit(struct process *p, int how);			 /* it is to leave */
 int members_settled(void);					 /* no change is under way, nobody waits to come in */
 int members_join(int rank);					 /* another process of it; 0: not now */
 int process_leaves(const struct process *p);			 /* it is to be left out */
@@ -197,6 +203,7 @@ struct op {
 	int kind, timeout_ms, phase; /* phase: 0, or CVY_EP_SEND, whose outcome nobody has */
 	size_t step;
 	struct cvy_gpu_call call; /* form of a collective */
+	uint64_t in_place;	  /* ranks that call in place */
 	size_t count;		  /* of int32; alltoallv: from one block to the next, gap included */
 	uint64_t seed;
 	struct covey_result admit;
@@ -270,7 +277,8 @@ size_t app_pair(const struct op *o, int from, int to, size_t *at);
 int app_bins(int rank, int *el); /* of rows: its experts, or one */
 int app_runs(int rank);		 /* of rows of each source: its experts, or one */
 size_t app_kept(int rank);	 /* rows of a bin */
-size_t app_row_bytes(void);	 /* of packed_x */
+uint64_t app_left_out(const struct op *o, int rank);
+size_t app_row_bytes(void); /* of packed_x */
 
 /* check.cc */
 void check_begin(void);

@@ -10,7 +10,7 @@
  */
 #include "device.h"
 
-enum fault_kind { KILL, STOP, STOP_FOR_LONG, STALL, EVICT, KINDS };
+enum fault_kind { KILL, STOP, STOP_FOR_LONG, STALL, EVICT, KINDS, LEAVE };
 
 struct fault {
 	int kind, rank, fired;
@@ -91,6 +91,9 @@ static void strike(const struct fault *f)
 		p->stalled_until = sim.now + sim_below(3 * MS);
 		sim_tell("rank %d.%d is slow", p->rank, (int)p->inc);
 		break;
+	case LEAVE:
+		process_quit(p, sim_odds(2) ? QUITS : IS_RETIRED);
+		break;
 	default:
 		process_suspect(p);
 	}
@@ -169,7 +172,7 @@ static int somebody_missing(void)
 int faults_over(void)
 {
 	for (const struct fault &f : faults)
-		if (!f.fired && process_of(f.rank))
+		if (process_of(f.rank) && (!f.fired || process_of(f.rank)->quits))
 			return 0;
 	return !asleep && !(joins && somebody_missing());
 }
@@ -238,6 +241,18 @@ void faults_begin(int n)
 		begin_crowded(n);
 	else
 		begin_loose(n);
+	for (uint64_t i = 0; sim.leave && i < 2; i++) {
+		struct fault f = {};
+
+		f.kind = LEAVE;
+		f.rank = (int)sim_below((uint64_t)n);
+		f.at_op = sim_below(16);
+		f.at_end = sim_odds(2);
+		f.delay = sim_below(sim_odds(2) ? 2 * US : 200 * US);
+		f.holds = sim_odds(2) ? sim_ranks(n) : 0;
+		faults.push_back(f);
+		joins += joins > 0;
+	}
 	for (uint64_t i = 0; sim.uneven && i < 2; i++) {
 		struct fault f = {};
 

@@ -162,6 +162,14 @@ static void block(void)
 	cpu_switch(&cpu_now->stack_at, home);
 }
 
+/* The seed has failed; without this checker the thread stands still where it is, so that it writes nothing wild. */
+void cpu_broken(const char *what)
+{
+	sim_fail("held", "in a kernel this does not hold: %s", what);
+	for (;;)
+		block();
+}
+
 void cpu_look(void)
 {
 	if (cpu_now && sim_odds(loads))

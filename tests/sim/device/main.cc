@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim-device --seeds A-B | --seed N [--trace] | --list FILE, with [--off CHECKER,...] [--op NAME,...] [--ragged] [--wide] [--tall] [--late] [--uneven] [--linger] [--flat] [--places] [--close] [--bulk] [--hosts] [--hops]; see device.h */
+/* sim-device --seeds A-B | --seed N [--trace] | --list FILE, with [--off CHECKER,...] [--op NAME,...] [--ragged] [--wide] [--tall] [--late] [--uneven] [--leave] [--linger] [--apart] [--flat] [--places] [--close] [--bulk] [--hosts] [--hops]; see device.h */
 #include "device.h"
 
 #include <stdio.h>
@@ -11,7 +11,9 @@
 
 static const char usage[] =
 	"sim-device --seeds A-B | --seed N [--trace] | --list FILE [--off CHECKER,...] [--op NAME,...] [--ragged] "
-	"[--wide] [--tall] [--late] [--uneven] [--linger] [--flat] [--places] [--close] [--bulk] [--hosts] [--hops]\n"
+	"[--wide] [--tall] [--late] [--uneven] [--leave] [--linger] [--apart] [--flat] [--places] [--close] [--bulk] "
+	"[--hosts] "
+	"[--hops]\n"
 	"  NAME: dispatch (with combine), allreduce, two-shot, allgather, reduce_scatter, alltoall, barrier; with "
 	"--uneven: alltoallv; with --hosts: broadcast\n";
 
@@ -60,11 +62,11 @@ static int run(uint64_t seed)
 static const struct flag {
 	const char *name;
 	int *set, of_a_run; /* in a list, behind the seed */
-} flags[] = { { "--trace", &sim.trace, 0 },   { "--ragged", &sim.ragged, 1 }, { "--wide", &sim.wide, 1 },
-	      { "--tall", &sim.tall, 1 },     { "--late", &sim.late, 1 },     { "--uneven", &sim.uneven, 1 },
-	      { "--linger", &sim.linger, 1 }, { "--flat", &sim.flat, 1 },     { "--places", &sim.places, 1 },
-	      { "--close", &sim.close, 1 },   { "--bulk", &sim.bulk, 1 },     { "--hosts", &sim.hosts, 1 },
-	      { "--hops", &sim.hops, 1 } };
+} flags[] = { { "--trace", &sim.trace, 0 }, { "--ragged", &sim.ragged, 1 }, { "--wide", &sim.wide, 1 },
+	      { "--tall", &sim.tall, 1 },   { "--late", &sim.late, 1 },	    { "--uneven", &sim.uneven, 1 },
+	      { "--apart", &sim.apart, 1 }, { "--leave", &sim.leave, 1 },   { "--linger", &sim.linger, 1 },
+	      { "--flat", &sim.flat, 1 },   { "--places", &sim.places, 1 }, { "--close", &sim.close, 1 },
+	      { "--bulk", &sim.bulk, 1 },   { "--hosts", &sim.hosts, 1 },   { "--hops", &sim.hops, 1 } };
 
 static int run_list(const char *path)
 {

@@ -312,12 +312,14 @@ static uint64_t whoever_stays(void)
 	return mask;
 }
 
-/* Nobody is left to decide: who gives up leaves by itself. */
+/* Nobody is left to decide: who gives up leaves by itself. The group is closed, for who would have come, too. */
 static void end_all(void)
 {
 	change.phase = AT_REST;
 	for (struct process *p : processes)
-		if (p->alive && !p->stopped && p->out == OUT_NOT && process_leaves(p))
+		if (p->alive && !p->stopped && p->out == OUT_NOT &&
+		    (process_leaves(p) ||
+		     std::find(change.joining.begin(), change.joining.end(), p) != change.joining.end()))
 			agent_do(&p->agent, sim_below(3 * MS), [p] {
 				p->out = OUT_TOLD;
 				cvy_device_stop(p->device, COVEY_ERR_FENCED);
@@ -359,6 +361,36 @@ void process_suspect(struct process *p)
 	p->leaves = 1;
 	change.leaving++;
 	begin();
+}
+
+/*
+ * As drain() of handle.c and retire() of driver.c: looks again and again. So does the agent. The safe point is an operation of
+ * the host, which all members have completed before one leaves.
+ */
+static void quit_look(struct process *p)
+{
+	agent_do(&p->agent, sim_below(sim_odds(2) ? 20 * US : MS), [p] {
+		if (p->out != OUT_NOT || process_leaves(p) || p->device->ended)
+			return;
+		if (process_of(p->rank) == p && all_go_on() && !view.pending &&
+		    (p->quits == IS_RETIRED || p->stream.empty()) &&
+		    cvy_device_may_leave(p->device, p->quits == IS_RETIRED)) {
+			p->left = 1;
+			process_suspect(p);
+		} else {
+			cvy_device_look(p->device);
+			quit_look(p);
+		}
+	});
+}
+
+void process_quit(struct process *p, int how)
+{
+	if (p->quits)
+		return;
+	sim_tell("rank %d.%d %s", p->rank, (int)p->inc, how == QUITS ? "quits" : "is retired");
+	p->quits = how;
+	quit_look(p);
 }
 
 /* From the library, on its way to the agent. */
@@ -440,7 +472,7 @@ static struct cvy_device *device_open(struct process *p)
 		abort();
 	}
 	p->far_from = d->gpu->out;
-	p->far_to = d->gpu->out + PLACES * CVY_GPU_STRIDE;
+	p->far_to = d->gpu->out + MAPPINGS * CVY_GPU_STRIDE;
 	return d;
 }
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../suite.h"
 #include "config.h"
 #include "log.h"
 
@@ -93,6 +94,26 @@ START_TEST(config_sources_have_an_order)
 	config.rank = 0;
 	ck_assert_int_eq(resolve(&config), 0);
 	ck_assert_int_eq(out.rank, 0);
+}
+END_TEST
+
+START_TEST(config_forms_a_group_where_the_environment_is_a_replacements)
+{
+	struct covey_config config = COVEY_CONFIG_INIT;
+
+	config.store = "redis://h";
+	setenv("COVEY_CREATE", "never", 1);
+	ck_assert_int_eq(resolve(&config), 0);
+	ck_assert_int_eq(out.create, COVEY_CREATE_NEVER);
+	teardown();
+	config.create = COVEY_CREATE_FIRST;
+	ck_assert_int_eq(resolve(&config), 0);
+	ck_assert_int_eq(out.create, COVEY_CREATE_FIRST);
+	teardown();
+	config.create = COVEY_CREATE_DEFAULT;
+	unsetenv("COVEY_CREATE");
+	ck_assert_int_eq(resolve(&config), 0);
+	ck_assert_int_eq(out.create, COVEY_CREATE_FIRST);
 }
 END_TEST
 
@@ -502,13 +523,12 @@ int main(void)
 {
 	Suite *suite = suite_create("base/config");
 	TCase *tc = tcase_create("config");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
 	suite_add_tcase(suite, tc);
 	tcase_add_checked_fixture(tc, setup, teardown);
 	tcase_add_test(tc, config_defaults_fill_every_field);
 	tcase_add_test(tc, config_sources_have_an_order);
+	tcase_add_test(tc, config_forms_a_group_where_the_environment_is_a_replacements);
 	tcase_add_test(tc, config_takes_rank_and_world_of_the_innermost_launcher);
 	tcase_add_test(tc, config_takes_no_half_of_a_launcher);
 	tcase_add_test(tc, config_takes_the_job_of_the_launcher_whose_world_it_takes);
@@ -527,8 +547,5 @@ int main(void)
 	tcase_add_test(tc, config_finds_the_nearest_name);
 	tcase_add_test(tc, config_lists_every_way_of_queues_in_its_refusal);
 	tcase_add_test(tc, manual_has_a_row_for_every_setting);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(suite);
 }

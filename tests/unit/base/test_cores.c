@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../../suite.h"
 #include "cores.h"
 
 static char root[] = "/tmp/covey-cores-XXXXXX";
@@ -129,8 +130,6 @@ int main(void)
 {
 	Suite *s = suite_create("base/cores");
 	TCase *t = tcase_create("cores");
-	SRunner *runner;
-	int failed;
 
 	tcase_set_timeout(t, 60);
 	tcase_add_checked_fixture(t, make_root, remove_root);
@@ -141,9 +140,5 @@ int main(void)
 	tcase_add_test(t, a_name_from_outside_a_container_does_no_harm);
 	tcase_add_test(t, the_mask_is_counted_and_not_the_machine);
 	suite_add_tcase(s, t);
-	runner = srunner_create(s);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(s);
 }

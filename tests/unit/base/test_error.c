@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../suite.h"
 #include "clean.h"
 #include "error.h"
 #include "event.h"
@@ -151,8 +152,6 @@ int main(void)
 {
 	Suite *suite = suite_create("base/error");
 	TCase *tc = tcase_create("error");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
 	suite_add_tcase(suite, tc);
 	tcase_add_test(tc, text_of_others_is_printed_clean);
@@ -163,8 +162,5 @@ int main(void)
 	tcase_add_test(tc, log_line_names_level_and_room_and_keeps_errno);
 	tcase_add_test(tc, log_drops_what_is_above_the_level);
 	tcase_add_test(tc, source_names_differ);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(suite);
 }

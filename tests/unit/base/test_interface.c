@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../suite.h"
 #include "interface.h"
 
 #define UP (IFF_UP | IFF_RUNNING)
@@ -159,8 +160,6 @@ int main(void)
 {
 	Suite *suite = suite_create("base/interface");
 	TCase *tc = tcase_create("interface");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
 	suite_add_tcase(suite, tc);
 	tcase_add_test(tc, those_without_carrier_and_of_containers_come_last);
@@ -168,8 +167,5 @@ int main(void)
 	tcase_add_test(tc, a_setting_chooses_by_name_beginning_network_and_address);
 	tcase_add_test(tc, what_makes_no_sense_is_refused);
 	tcase_add_test(tc, people_are_told_what_there_is_and_why);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(suite);
 }

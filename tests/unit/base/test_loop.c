@@ -7,6 +7,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "../../suite.h"
 #include "clock.h"
 #include "covey.h"
 #include "loop.h"
@@ -178,8 +179,6 @@ int main(void)
 {
 	Suite *suite = suite_create("base/loop");
 	TCase *tc = tcase_create("loop");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
 	suite_add_tcase(suite, tc);
 	tcase_add_checked_fixture(tc, setup, teardown);
@@ -189,8 +188,5 @@ int main(void)
 	tcase_add_test(tc, tick_comes_without_events_and_not_early);
 	tcase_add_test(tc, a_timer_set_for_the_past_again_and_again_holds_up_no_other);
 	tcase_add_test(tc, stop_before_run_ends_it_and_earlier_posts_still_run);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(suite);
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../suite.h"
 #include "config.h"
 #include "error.h"
 
@@ -55,13 +56,13 @@ static void expect_in(const char *name, void (*print)(FILE *))
 
 START_TEST(the_manual_has_the_settings)
 {
-	expect_in("environment.md", cvy_config_manual);
+	expect_in("reference/environment.md", cvy_config_manual);
 }
 END_TEST
 
 START_TEST(the_manual_has_the_errors)
 {
-	expect_in("errors.md", cvy_error_manual);
+	expect_in("operate/errors.md", cvy_error_manual);
 }
 END_TEST
 
@@ -69,15 +70,9 @@ int main(void)
 {
 	Suite *suite = suite_create("base/manual");
 	TCase *tests = tcase_create("manual");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_test(tests, the_manual_has_the_settings);
 	tcase_add_test(tests, the_manual_has_the_errors);
 	suite_add_tcase(suite, tests);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(suite);
 }

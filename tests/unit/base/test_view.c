@@ -3,6 +3,7 @@
 #include <check.h>
 #include <stdlib.h>
 
+#include "../../suite.h"
 #include "view.h"
 
 static const char *text_of(const int *ranks, int n, size_t bytes)
@@ -110,8 +111,6 @@ int main(void)
 {
 	Suite *suite = suite_create("base/view");
 	TCase *tc = tcase_create("view");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
 	suite_add_tcase(suite, tc);
 	tcase_add_test(tc, mask_text_shortens_runs);
@@ -120,8 +119,5 @@ int main(void)
 	tcase_add_test(tc, view_mask_begins_with_the_admit);
 	tcase_add_test(tc, view_size_grows_after_the_admit);
 	tcase_add_test(tc, view_copies_are_whole);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(suite);
 }

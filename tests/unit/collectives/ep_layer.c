@@ -3,18 +3,13 @@
 
 #include <stdlib.h>
 
-#include "reduce.h"
-
 void layer_create(struct layer *l, struct covey_group *group, int preset, int tokens, int hidden, const int *owners)
 {
-	struct covey_ep_config c = COVEY_EP_CONFIG_INIT;
+	struct covey_ep_config c = ep_config(tokens, hidden, LAYER_EXPERTS, LAYER_EXPERTS);
 	struct covey_error_info why;
 	int err;
 
 	*l = (struct layer){ .group = group, .preset = preset, .tokens = tokens, .hidden = hidden };
-	c.max_tokens = tokens;
-	c.hidden = hidden;
-	c.top_k = c.experts = LAYER_EXPERTS;
 	c.preset = preset;
 	c.expert_owner = owners;
 	err = covey_ep_create(group, &c, &l->ep);
@@ -72,20 +67,13 @@ uint16_t layer_element(const struct layer *l, int token)
 
 int layer_send(struct layer *l, int salt)
 {
-	struct covey_dispatch_args d = COVEY_DISPATCH_INIT;
+	struct covey_dispatch_args d = EP_DISPATCH(l);
 
 	l->salt = salt;
 	for (int t = 0; t < l->tokens; t++)
 		for (int h = 0; h < l->hidden; h++)
 			l->x[t * l->hidden + h] = layer_element(l, t);
-	d.num_tokens = l->tokens;
-	d.x = l->x;
-	d.experts = l->ids;
 	d.weights = l->weights;
-	d.packed_x = l->packed;
-	d.count = l->count;
-	d.src_info = l->src;
-	d.range = l->range;
 	d.triplets = l->triplets;
 	d.recv_experts = l->experts;
 	d.recv_weights = l->beside;
@@ -97,16 +85,8 @@ int layer_send(struct layer *l, int salt)
 
 int layer_combine(struct layer *l, struct covey_result *res)
 {
-	struct covey_combine_args c = COVEY_COMBINE_INIT;
+	struct covey_combine_args c = EP_COMBINE(l, l->packed);
 
-	c.num_tokens = l->tokens;
-	c.y = l->packed;
-	c.count = l->count;
-	c.src_info = l->src;
-	c.range = l->range;
-	c.experts = l->ids;
-	c.weights = l->weights;
-	c.out = l->out;
 	c.timeout_ms = l->timeout_ms;
 	c.active_ranks = l->active;
 	c.waited = l->waited;

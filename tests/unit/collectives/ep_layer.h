@@ -6,7 +6,7 @@
 #ifndef TESTS_COLLECTIVES_EP_LAYER_H
 #define TESTS_COLLECTIVES_EP_LAYER_H
 
-#include "harness.h"
+#include "ep_fixture.h"
 
 #include "ep.h"
 

@@ -7,6 +7,7 @@
 #define TESTS_FAILING_H
 
 #include <errno.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -26,6 +27,7 @@ static struct {
 	pthread_mutex_t lock;
 	void *live[LIVE];
 	long count;
+	size_t most; /* bytes of the largest allocation that was made while armed */
 } failing = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static int fails(const char *what)
@@ -46,6 +48,8 @@ static size_t slot_of(const void *p)
 static void *born(void *p)
 {
 	pthread_mutex_lock(&failing.lock);
+	if (failing.armed && malloc_usable_size(p) > failing.most)
+		failing.most = malloc_usable_size(p);
 	for (size_t i = slot_of(p), n = 0; p && n < LIVE; i++, n++)
 		if (!failing.live[i % LIVE]) {
 			failing.live[i % LIVE] = p;

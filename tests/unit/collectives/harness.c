@@ -288,7 +288,7 @@ pid_t harness_fork(int (*fn)(void *arg, int rank), void *arg, int rank)
 	if (pid)
 		return pid;
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	if (getppid() != parent)
+	if (getppid() && getppid() != parent) /* 0: the parent is of another PID namespace */
 		_exit(1);
 	_exit(fn(arg, rank));
 }
@@ -305,6 +305,24 @@ static uint64_t sum(const uint64_t *counters, int n)
 int harness_reap(pid_t pid)
 {
 	return harness_reap_busy(pid, NULL, 0);
+}
+
+void harness_fork_all(int (*fn)(void *arg, int rank), void *arg, pid_t *pid, int n)
+{
+	for (int r = 0; r < n; r++)
+		pid[r] = harness_fork(fn, arg, r);
+}
+
+void harness_reap_all(const pid_t *pid, int n, int victim)
+{
+	for (int r = 0; r < n; r++) {
+		int status = harness_reap(pid[r]);
+
+		if (r == victim)
+			must(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "rank %d: status %#x", r, status);
+		else
+			must(WIFEXITED(status) && !WEXITSTATUS(status), "rank %d: status %#x", r, status);
+	}
 }
 
 int harness_reap_busy(pid_t pid, const uint64_t *counters, int n)

@@ -77,6 +77,9 @@ struct covey_group *harness_join(const struct covey_config *config, int rank);
 void *harness_shared(size_t bytes); /* zeroed, seen by all forked ranks */
 /* A child that dies with this process; @fn's return is its exit status. */
 pid_t harness_fork(int (*fn)(void *arg, int rank), void *arg, int rank);
+/* The ranks 0 to @n - 1. Then all end well, but @victim, by SIGKILL; -1: there is none. */
+void harness_fork_all(int (*fn)(void *arg, int rank), void *arg, pid_t *pid, int n);
+void harness_reap_all(const pid_t *pid, int n, int victim);
 /* Status of waitpid(), within the watchdog. */
 int harness_reap(pid_t pid);
 /* The same of a process with much to do: the watchdog begins anew whenever one of the @n counters has moved. */

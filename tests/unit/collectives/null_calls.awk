@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# awk -f null_calls.awk covey.h: a row of calls for each public function, for test_null.c.
+# awk -f null_calls.awk HEADER...: a row of calls for each public function, for test_null.c.
 #
 #	CALL(NAME, POINTERS, NEEDED, KIND, NAME(arguments))
 #
@@ -48,7 +48,7 @@ function pointer(type, name)
 
 function number(name)
 {
-	if (name ~ /^(count|sendcount|recvcount|n|size|argc|deadline_ns)$/) return 1
+	if (name ~ /^(count|sendcount|recvcount|n|size|argc|deadline_ns|ms|seq)$/) return 1
 	if (name == "bytes") return 16
 	if (name == "dtype") return "COVEY_UINT8"
 	if (name ~ /^(redop|root|on_loss|tag|err|level|ranks)$/) return 0

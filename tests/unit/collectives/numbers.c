@@ -9,12 +9,13 @@
 struct kernel kernel = { .parked = OP };
 struct cvy_gpu_mailbox box;
 int read_from = -1, fresh[CVY_GPU_RANKS], stands[2][CVY_GPU_RANKS][CVY_GPU_GENERATIONS];
-int attached, written, written_to, wants;
+int attached, written, written_to, wants, passes;
+uint8_t gate_is;
 
 static int gate(struct cvy_gpu *gpu, uint8_t value)
 {
 	(void)gpu;
-	(void)value;
+	gate_is = value;
 	return 0;
 }
 
@@ -32,7 +33,7 @@ static int counters(struct cvy_gpu *gpu, struct cvy_gpu_counters *c, int all)
 		c->parked.private_parts = kernel.private_parts;
 	}
 	for (int i = 0; all && !kernel.newcomer && i < CVY_GPU_LANES; i++)
-		c->lane[i].mask = 7;
+		c->lane[i].mask = 7u & ~kernel.without;
 	return 0;
 }
 
@@ -137,6 +138,7 @@ static int say_nothing(void *ctx, int rank, uint64_t inc, int type, uint32_t epo
 	(void)bytes;
 	(void)fd;
 	wants += type == CVY_MSG_WANT;
+	passes += type == CVY_MSG_PASSED;
 	return 0;
 }
 

@@ -17,6 +17,7 @@ extern struct kernel {
 	struct cvy_gpu_admitted admitted; /* an operation before */
 	int newcomer;			  /* or no kernel has run yet */
 	int never_parked;		  /* no CTA has ever stopped */
+	uint32_t without;		  /* ranks that are no contributors any more */
 } kernel;
 extern struct cvy_gpu_mailbox box;
 extern const struct cvy_gpu_ops numbers;
@@ -24,7 +25,8 @@ extern const struct cvy_gpu_ops numbers;
 extern int read_from, fresh[CVY_GPU_RANKS];			    /* generation that was read; that was made last */
 extern int stands[2][CVY_GPU_RANKS][CVY_GPU_GENERATIONS], attached; /* chunks here; mapped of others; times */
 extern int written, written_to;					    /* times that a chunk was; generation of the last */
-extern int wants;						    /* times that packets were asked for */
+extern int wants, passes;					    /* times that packets, or numbers, were asked for */
+extern uint8_t gate_is;
 
 struct want { /* as device_packets.c has it */
 	uint64_t op;

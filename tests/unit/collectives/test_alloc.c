@@ -8,8 +8,9 @@
  *
  * labels: redis real
  */
+#include "covey_ep.h"
 #include "failing.h"
-#include "harness.h"
+#include "ep_fixture.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -32,7 +33,8 @@
 #define COUNT 500
 #define SHORT 100
 #define LONG 300000 /* more than a ring holds: it is offered, and comes in parts */
-#define UNHIT 2	    /* runs in a row without a failure: nothing is left */
+#define LARGE ((size_t)1 << 20)
+#define UNHIT 2 /* runs in a row without a failure: nothing is left */
 #ifdef __SANITIZE_ADDRESS__
 #define SAMPLED 20 /* every run takes seconds there */
 #define STRIDE 23
@@ -189,7 +191,7 @@ static int allreduce(struct job *job, struct covey_group *group, int me, uint64_
 /* One dispatch of four tokens to the experts of both ranks. */
 static int exchange(struct covey_group *group)
 {
-	struct covey_ep_config config = COVEY_EP_CONFIG_INIT;
+	struct covey_ep_config config = ep_config(4, 64, 2, 4);
 	struct covey_dispatch_args d = COVEY_DISPATCH_INIT;
 	static uint16_t x[4][64], packed[4][3 * 4][64];
 	static int32_t experts[4][2] = { { 0, 3 }, { 1, 2 }, { 2, 3 }, { 0, 1 } }, count[4], info[4][3 * 4];
@@ -197,10 +199,6 @@ static int exchange(struct covey_group *group)
 	struct covey_ep *ep = NULL;
 	int err;
 
-	config.max_tokens = 4;
-	config.hidden = 64;
-	config.top_k = 2;
-	config.experts = 4;
 	err = covey_ep_create(group, &config, &ep);
 	if (err)
 		return err;
@@ -442,8 +440,7 @@ static int run(int moment, long n)
 	job.config.join_ms = moment == JOIN || moment == ABSENT ? JOIN_MS : JOIN_LONG_MS;
 	job.config.max_ranks = 4;
 	job.config.window_bytes = 32u << 20;
-	for (int r = 0; r < ranks; r++)
-		pid[r] = harness_fork(rank_main, &job, r);
+	harness_fork_all(rank_main, &job, pid, ranks);
 	for (int r = 0; r < ranks; r++) {
 		snprintf(doing, sizeof(doing), "COVEY_TEST_ALLOC=%d:%ld", moment, n); /* said if it hangs */
 		status = reap(pid[r], doing);
@@ -491,14 +488,77 @@ START_TEST(a_newcomer_that_nobody_lets_in_leaves_nothing)
 }
 END_TEST
 
+/* ---- what operations ask for ---- */
+
+/* Collectives in place and not, and messages, of some MiB. */
+static void operate(struct covey_group *group, int me)
+{
+	static float in[LARGE], out[LARGE];
+	int err = 0;
+
+	for (int i = 0; i < 2; i++) {
+		const float *send = i ? out : in;
+		size_t own = (size_t)me * (LARGE / 2);
+
+		err |= covey_allreduce(send, out, LARGE, COVEY_FLOAT32, COVEY_SUM, group, NULL, NULL);
+		err |= covey_reduce(send, out, LARGE, COVEY_FLOAT32, COVEY_SUM, 1, group, NULL, NULL);
+		err |= covey_reduce_scatter(send, i ? out + own : out, LARGE / 2, COVEY_FLOAT32, COVEY_SUM, group, NULL,
+					    NULL);
+		err |= covey_allgather(i ? out + own : in, out, LARGE / 2, COVEY_FLOAT32, group, NULL, NULL);
+		err |= covey_alltoall(send, out, LARGE / 2, COVEY_FLOAT32, group, NULL, NULL);
+		err |= covey_broadcast(send, out, LARGE, COVEY_FLOAT32, 0, group, NULL, NULL);
+	}
+	err |= covey_group_start();
+	err |= covey_recv(out, LARGE, COVEY_FLOAT32, !me, 0, group, NULL, NULL);
+	err |= covey_send(in, LARGE, COVEY_FLOAT32, !me, 0, group, NULL, NULL);
+	err |= covey_group_end();
+	must(!err, "rank %d: an operation failed", me);
+}
+
+static int operates(void *arg, int me)
+{
+	struct covey_config *config = arg;
+	struct covey_group *group;
+	size_t large;
+
+	config->host = config->rank && me ? "host-b" : "host-a"; /* rank: the links are tcp */
+	config->rank = me;
+	must(!covey_join(config, &group), "rank %d cannot join", me);
+	operate(group, me);
+	__atomic_store_n(&failing.armed, 1, __ATOMIC_RELEASE);
+	operate(group, me);
+	__atomic_store_n(&failing.armed, 0, __ATOMIC_RELEASE);
+	large = failing.most;
+	must(large < 8192, "rank %d: operations that were made before asked for %zu bytes at once", me, large);
+	covey_leave(group, harness_deadline(2000));
+	covey_close(group);
+	return 0;
+}
+
+/* Memory that is new for each operation is faulted in for each. */
+START_TEST(an_operation_of_a_size_seen_before_asks_for_no_memory_of_its_size)
+{
+	struct covey_config config = harness_config("asks", 2);
+	pid_t pid[2];
+
+	config.rank = _i;
+	harness_fork_all(operates, &config, pid, 2);
+	for (int r = 0; r < 2; r++)
+		must(!reap(pid[r], "operations"), "rank %d", r);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("collectives/alloc");
-	TCase *tcase = tcase_create("alloc");
+	TCase *tcase = tcase_create("alloc"), *asks = tcase_create("asks");
 
 	tcase_set_timeout(tcase, 500); /* hundreds of groups; what hangs is found sooner (reap) */
 	tcase_add_loop_test(tcase, every_allocation_fails_once, 0, MOMENTS);
 	tcase_add_test(tcase, a_newcomer_that_nobody_lets_in_leaves_nothing);
+	tcase_set_timeout(asks, 60);
+	tcase_add_loop_test(asks, an_operation_of_a_size_seen_before_asks_for_no_memory_of_its_size, 0, 2);
 	suite_add_tcase(suite, tcase);
+	suite_add_tcase(suite, asks);
 	return harness_main(suite);
 }

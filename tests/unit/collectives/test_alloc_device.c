@@ -3,6 +3,7 @@
  * Every allocation of a device's host side fails once, in the middle of view changes: over a device of numbers, in one process.
  * What comes of it is the change as it would have been, or a rank that gives up its place with a cause; and nothing is left.
  */
+#include "../../suite.h"
 #include "failing.h"
 #include "numbers.h"
 
@@ -131,14 +132,8 @@ int main(void)
 {
 	Suite *suite = suite_create("collectives/alloc_device");
 	TCase *tests = tcase_create("alloc_device");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_test(tests, every_allocation_of_a_device_fails_once);
 	suite_add_tcase(suite, tests);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(suite);
 }

@@ -390,6 +390,26 @@ START_TEST(a_forked_handle_is_poisoned)
 }
 END_TEST
 
+/* Posted calls end with their handle; those of the other group do not. */
+START_TEST(a_handle_may_close_in_a_group_of_calls)
+{
+	struct covey_config config = harness_config("closes", 1), other = harness_config("stays", 1);
+	struct covey_group *g = harness_join(&config, 0), *h = harness_join(&other, 0);
+	struct covey_result never = { 0 }, done = { .status = 1 };
+	int32_t in = 0;
+
+	ck_assert_int_eq(covey_group_start(), 0);
+	ck_assert_int_eq(covey_recv(&in, 1, COVEY_INT32, 0, 0, g, NULL, &never), 0); /* nobody sends it */
+	ck_assert_int_eq(covey_barrier(h, NULL, &done), 0);
+	covey_close(g);
+	ck_assert_int_eq(never.status, COVEY_ERR_CLOSED);
+	ck_assert_int_eq(covey_group_end(), COVEY_ERR_CLOSED);
+	ck_assert_int_eq(done.status, 0);
+	ck_assert_int_eq(covey_barrier(h, NULL, NULL), 0);
+	covey_close(h);
+}
+END_TEST
+
 static int joins_itself(void *arg, int rank)
 {
 	struct covey_config config = harness_config("child", 1);
@@ -571,16 +591,11 @@ START_TEST(on_loss_fail_gives_peer_to_all_until_the_next_safe_point)
 	pid_t pid[3];
 
 	loss.config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
-	for (int r = 0; r < 3; r++)
-		pid[r] = harness_fork(on_loss_rank, &loss, r);
+	harness_fork_all(on_loss_rank, &loss, pid, 3);
 	harness_until(loss.done, 100, "rank 2");
 	kill(pid[2], SIGKILL);
 	harness_reap(pid[2]);
-	for (int r = 0; r < 2; r++) {
-		int status = harness_reap(pid[r]);
-
-		must(WIFEXITED(status) && !WEXITSTATUS(status), "rank %d ends with %x", r, status);
-	}
+	harness_reap_all(pid, 2, -1);
 	ck_assert_uint_eq(loss.done[1], loss.done[2]); /* the same operation was the first to fail */
 }
 END_TEST
@@ -596,6 +611,7 @@ int main(void)
 	tcase_add_test(tc, barriers_of_sleepers_reach_a_process_from_the_start);
 	tcase_add_loop_test(tc, calls_that_do_not_match_hold_up_no_other_call, 0, 2);
 	tcase_add_loop_test(tc, two_roots_find_out_at_their_next_operation, 0, 2);
+	tcase_add_test(tc, a_handle_may_close_in_a_group_of_calls);
 	tcase_add_test(tc, a_forked_handle_is_poisoned);
 	tcase_add_test(tc, a_forked_child_may_join_a_group_of_its_own);
 	tcase_add_test(tc, bad_settings_are_named);

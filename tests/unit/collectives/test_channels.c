@@ -246,8 +246,7 @@ static void death(int transport, const char *fault, int die_at)
 	job.fault = fault;
 	job.faulty = VICTIM;
 	job.die_at = die_at;
-	for (int r = 0; r < 4; r++)
-		pid[r] = harness_fork(founder, &job, r);
+	harness_fork_all(founder, &job, pid, 4);
 	harness_reap(pid[VICTIM]);
 	for (int r = 0; r < 4; r++)
 		if (r != VICTIM)
@@ -289,8 +288,7 @@ START_TEST(a_broken_link_goes_on_where_it_was)
 	job.fault = plans[_i];
 	job.faulty = 0;
 	job.shared->stop = 12;
-	for (int r = 0; r < 2; r++)
-		pid[r] = harness_fork(founder, &job, r);
+	harness_fork_all(founder, &job, pid, 2);
 	for (int r = 0; r < 2; r++)
 		reap_well(&job, pid[r], r);
 	must(job.shared->cuts[0] == 1, "%llu links were cut", (unsigned long long)job.shared->cuts[0]);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../suite.h"
 #include "engine_state.h"
 #include "mesh.h"
 
@@ -89,16 +90,10 @@ int main(void)
 {
 	Suite *suite = suite_create("collectives/choke");
 	TCase *choke = tcase_create("choke");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_checked_fixture(choke, set_up, tear_down);
 	tcase_add_test(choke, no_line_leaves_after_a_put_that_did_not_fit);
 	tcase_add_test(choke, a_line_that_did_not_fit_ends_the_path);
 	suite_add_tcase(suite, choke);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return suite_run(suite);
 }

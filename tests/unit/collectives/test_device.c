@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../../suite.h"
 #include "clock.h"
 #include "device_message.h"
 #include "numbers.h"
@@ -578,6 +579,20 @@ START_TEST(group_of_calls_launches_nothing_after_an_abort)
 }
 END_TEST
 
+START_TEST(device_that_closes_in_a_group_of_calls_launches_nothing)
+{
+	struct cvy_gpu_ops ops;
+	struct cvy_device *d = device_with_message(&ops), *other = device_with_message(&ops);
+
+	ck_assert_int_eq(cvy_device_messages_drop(d), 1);
+	ck_assert_int_eq(cvy_device_messages_drop(d), 0);
+	device_free(d);
+	ck_assert_int_eq(cvy_device_messages_end(), 0);
+	ck_assert_int_eq(launched, 1);
+	device_free(other);
+}
+END_TEST
+
 START_TEST(forked_child_does_not_launch_its_parents_messages)
 {
 	struct cvy_gpu_ops ops;
@@ -655,11 +670,10 @@ int main(void)
 {
 	Suite *suite = suite_create("collectives/device");
 	TCase *tests = tcase_create("device");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_test(tests, device_has_one_result);
 	tcase_add_test(tests, group_of_calls_launches_nothing_after_an_abort);
+	tcase_add_test(tests, device_that_closes_in_a_group_of_calls_launches_nothing);
 	tcase_add_test(tests, forked_child_does_not_launch_its_parents_messages);
 	tcase_add_test(tests, device_keeps_packets_of_the_removed_while_successors_go);
 	tcase_add_test(tests, device_takes_a_successor_for_no_contributor);
@@ -677,9 +691,5 @@ int main(void)
 	tcase_add_test(tests, device_writes_no_outcome_that_it_could_not_read);
 	tcase_add_test(tests, device_gives_no_outcome_of_a_safe_point_that_failed);
 	suite_add_tcase(suite, tests);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(suite);
 }

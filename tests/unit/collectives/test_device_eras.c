@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../suite.h"
 #include "numbers.h"
 
 /* What others have completed is completed as in their era; who has completed most says which there were. */
@@ -125,17 +126,11 @@ int main(void)
 {
 	Suite *suite = suite_create("collectives/device_eras");
 	TCase *tests = tcase_create("device_eras");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_test(tests, device_takes_the_history_of_who_has_completed_most);
 	tcase_add_test(tests, device_tells_of_an_admit_in_the_stream);
 	tcase_add_test(tests, device_that_never_began_lags_behind_its_first_operation);
 	tcase_add_test(tests, device_tells_lanes_of_an_operation_that_is_partly_done);
 	suite_add_tcase(suite, tests);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(suite);
 }

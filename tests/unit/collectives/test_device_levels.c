@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../suite.h"
 #include "device_state.h"
 #include "levels.h"
 #include "mask.h"
@@ -188,8 +189,6 @@ int main(void)
 {
 	Suite *suite = suite_create("collectives/device_levels");
 	TCase *tests = tcase_create("device_levels");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_test(tests, levels_are_alike_on_all_ranks);
 	tcase_add_test(tests, levels_need_a_width);
@@ -199,9 +198,5 @@ int main(void)
 	tcase_add_test(tests, process_that_called_within_a_host_never_tells_a_width);
 	tcase_add_test(tests, width_holds_if_all_members_told_it);
 	suite_add_tcase(suite, tests);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(suite);
 }

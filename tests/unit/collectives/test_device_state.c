@@ -3,6 +3,7 @@
 #include <check.h>
 #include <stdlib.h>
 
+#include "../../suite.h"
 #include "device_state.h"
 
 /* One letter a state, in the order of the enum; a row has what follows one state, a column one turn. */
@@ -80,17 +81,11 @@ int main(void)
 {
 	Suite *suite = suite_create("collectives/device_state");
 	TCase *tests = tcase_create("device_state");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_test(tests, device_phase_follows_its_table);
 	tcase_add_test(tests, device_packets_of_the_removed_follow_their_table);
 	tcase_add_test(tests, device_is_ready_by_one_way_alone);
 	tcase_add_test(tests, device_holds_back_the_engine_until_it_is_as_far);
 	suite_add_tcase(suite, tests);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(suite);
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../suite.h"
 #include "device_work.h"
 #include "numbers.h"
 
@@ -91,16 +92,11 @@ int main(void)
 {
 	Suite *suite = suite_create("collectives/device_work");
 	TCase *tc = tcase_create("device_work");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
 	suite_add_tcase(suite, tc);
 	tcase_add_checked_fixture(tc, setup, teardown);
 	tcase_add_test(tc, a_wait_that_ends_by_its_deadline_says_for_what_it_was);
 	tcase_add_test(tc, an_abort_ends_tests_and_waits);
 	tcase_add_test(tc, another_end_leaves_a_work_under_way);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return suite_run(suite);
 }

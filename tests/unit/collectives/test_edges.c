@@ -5,7 +5,7 @@
  *
  * labels: redis
  */
-#include "harness.h"
+#include "ep_fixture.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -230,7 +230,7 @@ END_TEST
 
 static void run_many_runs(struct member *m)
 {
-	struct covey_ep_config c = COVEY_EP_CONFIG_INIT;
+	struct covey_ep_config c = ep_config(TOKENS, HIDDEN, 1, 2);
 	struct covey_dispatch_args a = { .size = sizeof(a), .num_tokens = TOKENS };
 	size_t rows;
 	uint16_t *x = calloc(TOKENS, HIDDEN * 2);
@@ -238,10 +238,6 @@ static void run_many_runs(struct member *m)
 	struct covey_ep *ep;
 	int err;
 
-	c.max_tokens = TOKENS;
-	c.hidden = HIDDEN;
-	c.top_k = 1;
-	c.experts = 2;
 	err = covey_ep_create(m->group, &c, &ep);
 	must(!err, "create: %s", covey_strerror(err));
 	rows = (size_t)covey_ep_rows(ep);
@@ -344,15 +340,11 @@ END_TEST
 START_TEST(ep_before_join_is_refused)
 {
 	struct covey_config config = harness_config("eparly", 2); /* the other never comes */
-	struct covey_ep_config c = COVEY_EP_CONFIG_INIT;
+	struct covey_ep_config c = ep_config(4, 8, 1, 2);
 	struct covey_error_info info;
 	struct covey_group *group;
 	struct covey_ep *ep = NULL;
 
-	c.max_tokens = 4;
-	c.hidden = 8;
-	c.top_k = 1;
-	c.experts = 2;
 	config.rank = 0;
 	ck_assert_int_eq(covey_join_start(&config, &group), 0);
 	ck_assert_int_eq(covey_ep_create(group, &c, &ep), COVEY_ERR_INVAL);

@@ -6,7 +6,7 @@
  *
  * labels: redis tsan
  */
-#include "harness.h"
+#include "ep_fixture.h"
 
 #include <signal.h>
 #include <stdbool.h>
@@ -14,10 +14,7 @@
 #include <stdlib.h>
 #include <sys/wait.h>
 
-#include "reduce.h"
-
 enum { HIDDEN = 40, TOKENS = 24, TOP_K = 3, EXPERTS = 7 };
-enum routing { RANDOM, SKEWED, EMPTY, ONE_EXPERT, HOSTILE, ROUTINGS };
 
 struct job {
 	struct covey_group *group;
@@ -26,7 +23,7 @@ struct job {
 	uint16_t x[TOKENS * HIDDEN], out[TOKENS * HIDDEN], *packed;
 	int32_t ids[TOKENS * TOP_K], *count, *src;
 	int64_t *range;
-	float w[TOKENS * TOP_K];
+	float weights[TOKENS * TOP_K];
 };
 
 static int owner_of(int expert, int size)
@@ -34,34 +31,12 @@ static int owner_of(int expert, int size)
 	return expert / ((EXPERTS + size - 1) / size);
 }
 
-static int32_t route(enum routing routing, uint64_t *state)
-{
-	uint64_t r = harness_random(state);
-
-	switch (routing) {
-	case SKEWED:
-		return r % 4 ? 0 : (int32_t)(r / 7 % EXPERTS);
-	case ONE_EXPERT:
-		return EXPERTS - 1;
-	case HOSTILE: /* below and past all ids, and the same two again and again */
-		if (r % 5 == 0)
-			return -1 - (int32_t)(r % 1000);
-		return r % 5 == 1 ? EXPERTS + (int32_t)(r % 100000) : (int32_t)(r % 2);
-	default:
-		return (int32_t)(r % EXPERTS);
-	}
-}
-
 static void job_open(struct job *j, struct covey_group *group)
 {
-	struct covey_ep_config c = COVEY_EP_CONFIG_INIT;
+	struct covey_ep_config c = ep_config(TOKENS, HIDDEN, TOP_K, EXPERTS);
 	struct covey_view view;
 
 	memset(j, 0, sizeof(*j));
-	c.max_tokens = TOKENS;
-	c.hidden = HIDDEN;
-	c.top_k = TOP_K;
-	c.experts = EXPERTS;
 	must(!covey_view(group, &view), "view");
 	j->group = group;
 	j->rank = view.rank;
@@ -92,27 +67,15 @@ static void job_fill(struct job *j, enum routing routing, uint64_t seed)
 	for (int i = 0; i < TOKENS * HIDDEN; i++)
 		j->x[i] = cvy_f32_bf16((float)(int)(harness_random(&state) % 200) / 16 - 6);
 	for (int i = 0; i < TOKENS * TOP_K; i++) {
-		j->ids[i] = route(routing, &state);
-		j->w[i] = (float)(harness_random(&state) % 64) / 64;
+		j->ids[i] = ep_route(routing, EXPERTS, &state);
+		j->weights[i] = (float)(harness_random(&state) % 64) / 64;
 	}
-}
-
-static void dispatch_args(struct job *j, struct covey_dispatch_args *a)
-{
-	a->num_tokens = j->tokens;
-	a->x = j->x;
-	a->experts = j->ids;
-	a->packed_x = j->packed;
-	a->count = j->count;
-	a->src_info = j->src;
-	a->range = j->range;
 }
 
 static int dispatch(struct job *j, struct covey_result *res)
 {
-	struct covey_dispatch_args a = COVEY_DISPATCH_INIT;
+	struct covey_dispatch_args a = EP_DISPATCH(j);
 
-	dispatch_args(j, &a);
 	return covey_dispatch(j->ep, &a, NULL, res);
 }
 
@@ -126,18 +89,6 @@ static void experts(struct job *j, int size)
 
 			*v = cvy_f32_bf16(cvy_bf16_f32(*v) * (float)(first + e + 1));
 		}
-}
-
-static void combine_args(struct job *j, struct covey_combine_args *a)
-{
-	a->num_tokens = j->tokens;
-	a->y = j->packed;
-	a->count = j->count;
-	a->src_info = j->src;
-	a->range = j->range;
-	a->experts = j->ids;
-	a->weights = j->w;
-	a->out = j->out;
 }
 
 /* Which terms of the routing travel: known ids, and of one source at most T rows for one expert. */
@@ -172,7 +123,7 @@ static void check_out(const struct job *j, int size, const struct covey_mask *ma
 				if (!valid[t * TOP_K + k] || !covey_mask_has(mask, owner_of(e, size)))
 					continue;
 				y = cvy_bf16_f32(cvy_f32_bf16(cvy_bf16_f32(j->x[t * HIDDEN + h]) * (float)(e + 1)));
-				sum += j->w[t * TOP_K + k] * y;
+				sum += j->weights[t * TOP_K + k] * y;
 			}
 			must(got == cvy_f32_bf16(sum) || (!sum && !cvy_bf16_f32(got)),
 			     "rank %d token %d element %d: %g, not %g", j->rank, t, h, (double)cvy_bf16_f32(got),
@@ -188,7 +139,7 @@ static void every_routing(struct member *m)
 
 	job_open(&j, m->group);
 	for (int i = 0; i < 5 * ROUTINGS; i++) {
-		struct covey_combine_args a = COVEY_COMBINE_INIT;
+		struct covey_combine_args a;
 		int rows = 0, before;
 
 		job_fill(&j, (enum routing)(i % ROUTINGS), (uint64_t)i);
@@ -207,7 +158,7 @@ static void every_routing(struct member *m)
 		}
 		must(i % ROUTINGS != ONE_EXPERT || !rows || owner_of(EXPERTS - 1, m->n) == m->rank, "%d rows", rows);
 		experts(&j, m->n);
-		combine_args(&j, &a);
+		a = EP_COMBINE(&j, j.packed);
 		if (j.local && i % 2) /* sums over the results: rows of later tokens are read before */
 			a.out = j.packed;
 		must(!covey_combine_send(j.ep, &a, NULL), "combine send");
@@ -247,8 +198,8 @@ static void victim_moment(const struct kill_plan *plan, int rank, int when)
 static int mortal(void *arg, int rank)
 {
 	struct kill_plan *plan = arg;
-	struct covey_combine_args a = COVEY_COMBINE_INIT;
-	struct covey_dispatch_args d = COVEY_DISPATCH_INIT;
+	struct covey_combine_args a;
+	struct covey_dispatch_args d;
 	struct covey_result res;
 	struct job j;
 
@@ -257,7 +208,7 @@ static int mortal(void *arg, int rank)
 		job_fill(&j, RANDOM, i);
 		if (i == 10)
 			victim_moment(plan, rank, 0);
-		dispatch_args(&j, &d);
+		d = EP_DISPATCH(&j);
 		must(!covey_dispatch_send(j.ep, &d, NULL), "dispatch send");
 		if (i == 10)
 			victim_moment(plan, rank, 1);
@@ -268,7 +219,7 @@ static int mortal(void *arg, int rank)
 		experts(&j, 3);
 		if (i == 10)
 			victim_moment(plan, rank, 2);
-		combine_args(&j, &a);
+		a = EP_COMBINE(&j, j.packed);
 		must(!covey_combine(j.ep, &a, NULL, &res), "combine");
 		check_out(&j, 3, &res.mask);
 		must(i < 11 || !covey_mask_has(&res.mask, 2), "the dead one is still there");
@@ -285,16 +236,8 @@ START_TEST(survivors_of_a_death_go_on_with_what_is_there)
 	pid_t pid[3];
 
 	plan.config.transport = _i % 2 ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
-	for (int r = 0; r < 3; r++)
-		pid[r] = harness_fork(mortal, &plan, r);
-	for (int r = 0; r < 3; r++) {
-		int status = harness_reap(pid[r]);
-
-		if (r == 2)
-			ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-		else
-			ck_assert_msg(WIFEXITED(status) && !WEXITSTATUS(status), "rank %d: status %#x", r, status);
-	}
+	harness_fork_all(mortal, &plan, pid, 3);
+	harness_reap_all(pid, 3, 2);
 }
 END_TEST
 
@@ -311,20 +254,20 @@ struct late_plan {
 
 static int timed_dispatch(struct job *j, uint64_t layer, int timeout_ms)
 {
-	struct covey_dispatch_args d = COVEY_DISPATCH_INIT;
+	struct covey_dispatch_args d;
 
 	job_fill(j, RANDOM, layer);
-	dispatch_args(j, &d);
+	d = EP_DISPATCH(j);
 	d.timeout_ms = timeout_ms;
 	return covey_dispatch_send(j->ep, &d, NULL);
 }
 
 static int timed_combine(struct job *j, int timeout_ms, struct covey_result *res)
 {
-	struct covey_combine_args c = COVEY_COMBINE_INIT;
+	struct covey_combine_args c;
 
 	experts(j, 3);
-	combine_args(j, &c);
+	c = EP_COMBINE(j, j->packed);
 	c.timeout_ms = timeout_ms;
 	return covey_combine(j->ep, &c, NULL, res);
 }
@@ -410,16 +353,12 @@ static void run_late(struct late_plan *plan, int (*fn)(void *, int))
 
 	plan->shared = harness_shared(sizeof(*plan->shared));
 	plan->config.hang_ms = plan->config.link_ms = plan->config.lease_ms = -1; /* nobody takes late for dead */
-	for (int r = 0; r < 3; r++)
-		pid[r] = harness_fork(fn, plan, r);
+	harness_fork_all(fn, plan, pid, 3);
 	ck_assert_int_eq(waitpid(pid[2], &status, WUNTRACED), pid[2]);
 	ck_assert(WIFSTOPPED(status));
 	harness_until(&plan->shared->ready, 2, "the others");
 	kill(pid[2], SIGCONT);
-	for (int r = 0; r < 3; r++) {
-		status = harness_reap(pid[r]);
-		ck_assert_msg(WIFEXITED(status) && !WEXITSTATUS(status), "rank %d: status %#x", r, status);
-	}
+	harness_reap_all(pid, 3, -1);
 }
 
 START_TEST(who_is_late_is_masked_and_comes_back)
@@ -445,13 +384,13 @@ END_TEST
 static void of_another_age(struct member *m)
 {
 	int32_t active[2] = { 1, 1 };
-	struct covey_dispatch_args d = COVEY_DISPATCH_INIT;
+	struct covey_dispatch_args d;
 	struct covey_result res;
 	struct job j;
 
 	job_open(&j, m->group);
 	job_fill(&j, RANDOM, 1);
-	dispatch_args(&j, &d);
+	d = EP_DISPATCH(&j);
 	if (m->rank == 0) {
 		d.size = offsetof(struct covey_dispatch_args, active_ranks);
 		d.active_ranks = active; /* read, it would make this another call than rank 1's */
@@ -477,15 +416,15 @@ END_TEST
 /* Whatever a dispatch ends with, the combine behind it takes its place: on all ranks, or none would know how far it is. */
 static void without_rows(struct member *m)
 {
-	struct covey_dispatch_args d = COVEY_DISPATCH_INIT;
-	struct covey_combine_args c = COVEY_COMBINE_INIT;
+	struct covey_dispatch_args d;
+	struct covey_combine_args c;
 	struct covey_result res;
 	struct job j;
 	int err;
 
 	job_open(&j, m->group);
 	job_fill(&j, RANDOM, 1);
-	dispatch_args(&j, &d);
+	d = EP_DISPATCH(&j);
 	memset(j.range, 0x5a, (size_t)j.local * 2 * sizeof(*j.range));
 	memset(j.count, 0x5a, (size_t)j.local * sizeof(*j.count));
 	d.timeout_ms = m->rank ? WATCHDOG_MS : 0;
@@ -493,7 +432,7 @@ static void without_rows(struct member *m)
 	     "a deadline on one rank alone");
 	for (int e = 0; e < j.local; e++)
 		must(!j.count[e] && !(j.range[2 * e] >> 32) && !(j.range[2 * e + 1] >> 32), "expert %d has rows", e);
-	combine_args(&j, &c);
+	c = EP_COMBINE(&j, j.packed);
 	err = covey_combine(j.ep, &c, NULL, &res);
 	must(!err && res.seq == 2, "rank %d: its combine: %s", m->rank, covey_strerror(err));
 	must(!covey_barrier(m->group, NULL, &res) && res.seq == 3, "numbers are in step");

@@ -263,14 +263,9 @@ START_TEST(who_is_left_out_by_one_reaches_the_others_after_a_death)
 	pid_t pid[MORTALS];
 
 	d.config.transport = _i % 2 ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
-	for (int r = 0; r < MORTALS; r++)
-		pid[r] = harness_fork(loses_rank_3, &d, r);
+	harness_fork_all(loses_rank_3, &d, pid, MORTALS);
 	ck_assert(WIFSIGNALED(harness_reap(pid[3])));
-	for (int r = 0; r < 3; r++) {
-		int status = harness_reap(pid[r]);
-
-		ck_assert_msg(WIFEXITED(status) && !WEXITSTATUS(status), "rank %d: status %#x", r, status);
-	}
+	harness_reap_all(pid, 3, -1);
 }
 END_TEST
 
@@ -318,7 +313,7 @@ static void fill(struct sums *s, int rank)
 
 static void sum_by_rank(struct member *m)
 {
-	struct covey_ep_config c = COVEY_EP_CONFIG_INIT;
+	struct covey_ep_config c = ep_config(TOKENS, HIDDEN, TOP_K, EXPERTS);
 	struct covey_dispatch_args d = COVEY_DISPATCH_INIT;
 	struct covey_combine_args a = COVEY_COMBINE_INIT;
 	struct sums *s = calloc(1, sizeof(*s));
@@ -326,10 +321,6 @@ static void sum_by_rank(struct member *m)
 
 	must(s, "memory");
 	fill(s, m->rank);
-	c.max_tokens = TOKENS;
-	c.hidden = HIDDEN;
-	c.top_k = TOP_K;
-	c.experts = EXPERTS;
 	c.combine = COVEY_EP_PER_RANK;
 	must(!covey_ep_create(m->group, &c, &ep), "create");
 	d.num_tokens = a.num_tokens = TOKENS;

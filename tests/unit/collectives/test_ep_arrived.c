@@ -5,7 +5,7 @@
  *
  * labels: redis tsan
  */
-#include "harness.h"
+#include "ep_fixture.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -35,7 +35,7 @@ static const struct way {
 	{ "ll", COVEY_EP_LL, COVEY_BFLOAT16, COVEY_EP_ROWS_BF16, E, 2, 1 },
 	{ "ll, int4", COVEY_EP_LL, COVEY_FLOAT16, COVEY_EP_ROWS_INT4, E, 0, 0 },
 	{ "win, int8", COVEY_EP_WIN, COVEY_BFLOAT16, COVEY_EP_ROWS_INT8, E, 0, 0 },
-	{ "mesh, e4m3, masked, rank 2 is left out", COVEY_EP_MESH, COVEY_FLOAT16, COVEY_EP_ROWS_E4M3, E, 3, 1 },
+	{ "win, e4m3, masked, rank 2 is left out", COVEY_EP_WIN, COVEY_FLOAT16, COVEY_EP_ROWS_E4M3, E, 3, 1 },
 	{ "compact", COVEY_EP_COMPACT, COVEY_BFLOAT16, COVEY_EP_ROWS_BF16, E, 0, 0 },
 	{ "compact, e4m3, masked", COVEY_EP_COMPACT, COVEY_FLOAT16, COVEY_EP_ROWS_E4M3, E, 2, 1 },
 };
@@ -68,7 +68,7 @@ static int once(const struct job *j)
 
 static int stands_close(const struct job *j)
 {
-	return j->way->preset == COVEY_EP_WIN || j->way->preset == COVEY_EP_MESH;
+	return j->way->preset == COVEY_EP_WIN;
 }
 
 static int bins(const struct job *j)
@@ -233,13 +233,9 @@ static void *read_rows(void *arg)
 
 static struct covey_ep *create(struct covey_group *group, const struct way *w, int tokens, int hidden)
 {
-	struct covey_ep_config c = COVEY_EP_CONFIG_INIT;
+	struct covey_ep_config c = ep_config(tokens, hidden, K, w->experts);
 	struct covey_ep *ep = NULL;
 
-	c.max_tokens = tokens;
-	c.hidden = hidden;
-	c.top_k = K;
-	c.experts = w->experts;
 	c.preset = w->preset;
 	c.dtype = w->dtype;
 	c.rows = w->rows_as;
@@ -249,15 +245,9 @@ static struct covey_ep *create(struct covey_group *group, const struct way *w, i
 
 static void dispatch_args(struct job *j, struct covey_dispatch_args *a)
 {
-	a->num_tokens = j->tokens;
-	a->x = j->x;
-	a->experts = j->ids;
+	*a = EP_DISPATCH(j);
 	a->weights = j->weights;
-	a->packed_x = j->packed;
 	a->packed_scales = j->scales;
-	a->count = j->count;
-	a->src_info = j->src;
-	a->range = j->range;
 	a->recv_experts = j->recv_experts;
 	a->recv_weights = j->recv_weights;
 	a->token_mask = j->way->masked ? j->mask : NULL;
@@ -523,11 +513,7 @@ END_TEST
 
 static void refused(struct job *j, const struct covey_dispatch_args *a, const char *cause)
 {
-	struct covey_error_info why;
-	int err = covey_dispatch(j->ep, a, NULL, NULL);
-
-	covey_last_error(j->ep->group, &why);
-	must(err == COVEY_ERR_INVAL && strstr(why.cause, cause), "%d, %s: not %s", err, why.cause, cause);
+	ep_refused(j->ep->group, covey_dispatch(j->ep, a, NULL, NULL), COVEY_ERR_INVAL, cause);
 	must(!told(j, COVEY_EP_ARRIVED_ENDED), "a refused call writes nothing");
 }
 

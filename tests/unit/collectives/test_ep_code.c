@@ -5,9 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../suite.h"
 #include "ep.h"
+#include "ep_fixture.h"
 #include "ep_quant.h"
-#include "reduce.h"
 
 enum { MOST = 7168 };
 
@@ -19,16 +20,6 @@ static uint32_t draw(uint32_t below)
 {
 	state = state * 1664525 + 1013904223;
 	return (state >> 8) % below;
-}
-
-static float wide(int dtype, uint16_t half)
-{
-	return dtype == COVEY_FLOAT16 ? cvy_f16_f32(half) : cvy_bf16_f32(half);
-}
-
-static uint16_t narrow(int dtype, float v)
-{
-	return dtype == COVEY_FLOAT16 ? cvy_f32_f16(v) : cvy_f32_bf16(v);
 }
 
 static int code_at(int code, const uint8_t *codes, int i)
@@ -61,13 +52,13 @@ START_TEST(a_code_is_the_nearest_to_its_share_of_the_largest)
 
 	state = (uint32_t)_i + 1;
 	for (int i = 0; i < hidden; i++) {
-		row[i] = narrow(dtype, ((float)draw(2001) - 1000) / (float)(1 << draw(12)));
-		largest = fmaxf(largest, fabsf(wide(dtype, row[i])));
+		row[i] = ep_narrow(dtype, ((float)draw(2001) - 1000) / (float)(1 << draw(12)));
+		largest = fmaxf(largest, fabsf(ep_wide(dtype, row[i])));
 	}
 	scale = coded(code, dtype, row, hidden, codes);
 	ck_assert_float_eq(scale, largest / most);
 	for (int i = 0; i < hidden; i++) {
-		float v = wide(dtype, row[i]);
+		float v = ep_wide(dtype, row[i]);
 		int is = code_at(code, codes, i);
 
 		if (is != (int)rintf(v * (most / largest)) || fabsf((float)is * scale - v) > scale * 0.50001f)
@@ -86,7 +77,7 @@ START_TEST(a_tie_goes_to_the_even_code)
 	uint8_t codes[9];
 
 	for (int i = 0; i < 8; i++)
-		halves[i] = narrow(COVEY_FLOAT16, row[i]);
+		halves[i] = ep_narrow(COVEY_FLOAT16, row[i]);
 	ck_assert_float_eq(coded(CVY_EP_INT8, COVEY_FLOAT16, halves, 8, codes), 1);
 	for (int i = 0; i < 8; i++)
 		ck_assert_int_eq((int8_t)codes[i], want[i]);
@@ -150,7 +141,7 @@ START_TEST(scales_are_rounded_up)
 	const uint32_t endless = fp16 ? 0x7c00 : 0x7f80;
 
 	for (uint32_t h = 1; h < endless; h++) {
-		float v = wide(dtype, (uint16_t)h), below = nextafterf(v, 0), above = nextafterf(v, INFINITY);
+		float v = ep_wide(dtype, (uint16_t)h), below = nextafterf(v, 0), above = nextafterf(v, INFINITY);
 		uint32_t after = h + 1 < endless ? h + 1 : 0x7fff;
 
 		if (cvy_ep_scale_up(v, fp16) != h || cvy_ep_scale_up(above, fp16) != after ||
@@ -172,7 +163,7 @@ static void check_eight(int dtype, const float v[8])
 		most = fabsf(v[i]) > most || v[i] != v[i] ? fabsf(v[i]) : most;
 	for (int i = 0; i < 8; i++) {
 		float is = cvy_ep_eighth(e.codes, i, scale);
-		int code = (int8_t)(e.codes >> (8 * i)), right = code > -128 && fabsf(is - v[i]) <= scale * 0.5001f;
+		int code = (int8_t)(e.codes >> (8 * i)), right = (float)code == rintf(v[i] / scale);
 
 		if (!isfinite(most))
 			right = !code && is != is;
@@ -183,7 +174,7 @@ static void check_eight(int dtype, const float v[8])
 	}
 }
 
-START_TEST(eights_are_off_by_half_a_scale_at_most)
+START_TEST(eights_are_quotients_by_their_scale)
 {
 	state = (uint32_t)_i + 1;
 	for (int i = 0; i < 20000; i++) {
@@ -191,7 +182,7 @@ START_TEST(eights_are_off_by_half_a_scale_at_most)
 		float v[8];
 
 		for (int k = 0; k < 8; k++)
-			v[k] = rare ? wide(dtype, (uint16_t)draw(65536))
+			v[k] = rare ? ep_wide(dtype, (uint16_t)draw(65536))
 				    : ((float)draw(20001) - 10000) / (float)(1 << draw(24));
 		check_eight(dtype, v);
 	}
@@ -201,6 +192,7 @@ END_TEST
 START_TEST(eights_that_are_odd)
 {
 	const float smallest[8] = { 0x1p-24f }, beyond[8] = { 1e7f, 1 }, most[8] = { 65504, -65504 };
+	const float ties[8] = { 381, -19.5f, 1.5f, 4.5f, -1.5f, -4.5f, 7.5f, 379.5f }; /* 127 and halves of scale 3 */
 
 	check_eight(COVEY_FLOAT16, smallest);
 	ck_assert_float_eq(cvy_ep_eighth(cvy_ep_eight_of(smallest, 1).codes, 0, 0x1p-24f), 0x1p-24f);
@@ -208,6 +200,8 @@ START_TEST(eights_that_are_odd)
 	ck_assert_uint_eq(cvy_ep_eight_of(beyond, 1).codes, 0);
 	check_eight(COVEY_BFLOAT16, beyond);
 	check_eight(COVEY_FLOAT16, most);
+	ck_assert_uint_eq(cvy_ep_eight_of(ties, 0).codes, 0x7e02fe000200fa7f);
+	ck_assert_uint_eq(cvy_ep_eight_of(ties, 1).codes, 0x7e02fe000200fa7f);
 }
 END_TEST
 
@@ -219,7 +213,7 @@ START_TEST(a_row_of_eights_has_its_scales_behind_its_codes)
 	float sum[N];
 
 	for (int i = 0; i < N; i++) {
-		row[i] = narrow(COVEY_BFLOAT16, (float)(i / 8 + 1) * (float)(i % 8 + 1));
+		row[i] = ep_narrow(COVEY_BFLOAT16, (float)(i / 8 + 1) * (float)(i % 8 + 1));
 		sum[i] = 1;
 	}
 	to[sizeof(to) - 1] = 0xc5;
@@ -229,8 +223,8 @@ START_TEST(a_row_of_eights_has_its_scales_behind_its_codes)
 		uint16_t half;
 
 		memcpy(&half, to + N + g * 2, 2);
-		ck_assert_float_ge(wide(COVEY_BFLOAT16, half) * 127, (float)(g + 1) * 8 * 0.9999f);
-		ck_assert_float_le(wide(COVEY_BFLOAT16, half) * 127, (float)(g + 1) * 8 * 1.01f);
+		ck_assert_float_ge(ep_wide(COVEY_BFLOAT16, half) * 127, (float)(g + 1) * 8 * 0.9999f);
+		ck_assert_float_le(ep_wide(COVEY_BFLOAT16, half) * 127, (float)(g + 1) * 8 * 1.01f);
 		ck_assert_int_ge(to[g * 8 + 7], 126);
 	}
 	cvy_ep_weigh_eights(sum, to, COVEY_BFLOAT16, 2, N);
@@ -263,7 +257,7 @@ START_TEST(scales_of_an_expert_are_side_by_side)
 
 	ck_assert_ptr_nonnull(slot);
 	for (int i = 0; i < T * H; i++)
-		x[i] = narrow(COVEY_BFLOAT16, (float)((i % H) * (i / H + 1)));
+		x[i] = ep_narrow(COVEY_BFLOAT16, (float)((i % H) * (i / H + 1)));
 	for (int i = 0; i < 2 * T; i++)
 		scales[i] = -1;
 	memset(packed, 0xc5, sizeof(packed));
@@ -311,7 +305,7 @@ START_TEST(rows_are_multiplied_by_the_factors_of_their_expert)
 
 	ck_assert_ptr_nonnull(slot);
 	for (int i = 0; i < H; i++) {
-		x[i] = narrow(COVEY_BFLOAT16, (float)(i + 1));
+		x[i] = ep_narrow(COVEY_BFLOAT16, (float)(i + 1));
 		smooth[i] = 1;
 		smooth[H + i] = 1.0f / (float)(i + 1);
 		smooth[2 * H + i] = i == 3 ? 1e38f : 1; /* times 4 it is infinite */
@@ -362,6 +356,7 @@ START_TEST(what_a_row_takes)
 	ck_assert_int_eq(CVY_EP_E4M3, COVEY_EP_ROWS_E4M3);
 	ck_assert_int_eq(CVY_EP_INT8, COVEY_EP_ROWS_INT8);
 	ck_assert_int_eq(CVY_EP_INT4, COVEY_EP_ROWS_INT4);
+	ck_assert_int_eq(CVY_EP_E4M3_POW2, COVEY_EP_ROWS_E4M3_POW2);
 }
 END_TEST
 
@@ -369,22 +364,17 @@ int main(void)
 {
 	Suite *suite = suite_create("collectives/ep_code");
 	TCase *tc = tcase_create("code");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
 	tcase_add_loop_test(tc, a_code_is_the_nearest_to_its_share_of_the_largest, 0, 24);
 	tcase_add_test(tc, a_tie_goes_to_the_even_code);
 	tcase_add_loop_test(tc, rows_that_are_odd, 0, sizeof(odds) / sizeof(odds[0]));
 	tcase_add_loop_test(tc, scales_are_rounded_up, 0, 2);
-	tcase_add_loop_test(tc, eights_are_off_by_half_a_scale_at_most, 0, 4);
+	tcase_add_loop_test(tc, eights_are_quotients_by_their_scale, 0, 4);
 	tcase_add_test(tc, eights_that_are_odd);
 	tcase_add_test(tc, a_row_of_eights_has_its_scales_behind_its_codes);
 	tcase_add_test(tc, scales_of_an_expert_are_side_by_side);
 	tcase_add_test(tc, rows_are_multiplied_by_the_factors_of_their_expert);
 	tcase_add_loop_test(tc, what_a_row_takes, 0, sizeof(sizes) / sizeof(sizes[0]));
 	suite_add_tcase(suite, tc);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(suite);
 }

@@ -8,7 +8,7 @@
  *
  * labels: redis tsan
  */
-#include "harness.h"
+#include "ep_fixture.h"
 
 #include <math.h>
 #include <signal.h>
@@ -19,11 +19,9 @@
 #include "ep.h"
 #include "ep_quant.h"
 #include "mask.h"
-#include "reduce.h"
 
 enum { HIDDEN = 136, TOKENS = 17, TOP_K = 4, EXPERTS = 7, MOST = 5, GROUPS = 2, ROWS = MOST * TOKENS };
 enum { ODD = 7 }; /* this element of each token is one of odd() */
-enum routing { RANDOM, SKEWED, EMPTY, ONE_EXPERT, HOSTILE, ROUTINGS };
 
 struct batch { /* of one rank */
 	int tokens;
@@ -54,37 +52,6 @@ static void owners(int size, int *owner)
 		owner[e] = e ? (e * 5 + 1) % (size > 3 ? size - 2 : size) : size - 1;
 }
 
-static int32_t route(enum routing routing, uint64_t *state)
-{
-	uint64_t r = harness_random(state);
-
-	switch (routing) {
-	case SKEWED:
-		return r % 4 ? 0 : (int32_t)(r / 7 % EXPERTS);
-	case ONE_EXPERT:
-		return EXPERTS - 1;
-	case HOSTILE: /* below and past all ids, and the same two again and again */
-		if (r % 5 == 0)
-			return -1 - (int32_t)(r % 1000);
-		return r % 5 == 1 ? EXPERTS + (int32_t)(r % 100000) : (int32_t)(r % 2);
-	default:
-		return (int32_t)(r % EXPERTS);
-	}
-}
-
-static float wide(int dtype, uint16_t half)
-{
-	return dtype == COVEY_FLOAT16 ? cvy_f16_f32(half) : cvy_bf16_f32(half);
-}
-
-/* A sum that is a NaN is 0x7fff. */
-static uint16_t narrow(int dtype, float v)
-{
-	if (v != v)
-		return 0x7fff;
-	return dtype == COVEY_FLOAT16 ? cvy_f32_f16(v) : cvy_f32_bf16(v);
-}
-
 /* NaN with and without a sign and payload, infinities, the largest number, -0, and the smallest numbers. */
 static uint16_t odd(int dtype, int i)
 {
@@ -103,11 +70,11 @@ static void make(struct batch *b, int dtype, enum routing routing, uint64_t seed
 
 	b->tokens = routing == EMPTY && rank % 2 == 0 ? 0 : (int)(harness_random(&state) % (TOKENS + 1));
 	for (int i = 0; i < TOKENS * HIDDEN; i++)
-		b->x[i] = narrow(dtype, (float)(int)(harness_random(&state) % 200) / 16 - 6);
+		b->x[i] = ep_narrow(dtype, (float)(int)(harness_random(&state) % 200) / 16 - 6);
 	for (int t = 0; t < TOKENS; t++)
 		b->x[t * HIDDEN + ODD] = odd(dtype, t + rank);
 	for (int i = 0; i < TOKENS * TOP_K; i++) {
-		b->ids[i] = route(routing, &state);
+		b->ids[i] = ep_route(routing, EXPERTS, &state);
 		b->w[i] = (float)(harness_random(&state) % 64) / 64;
 	}
 }
@@ -134,9 +101,9 @@ static uint16_t answer(const struct job *j, const struct batch *b, int t, int h,
 		int32_t e = b->ids[t * TOP_K + k];
 
 		if (e >= 0 && e < EXPERTS && j->owner[e] == rank)
-			sum += b->w[t * TOP_K + k] * wide(j->dtype, b->x[t * HIDDEN + h]) * (float)(e + 1);
+			sum += b->w[t * TOP_K + k] * ep_wide(j->dtype, b->x[t * HIDDEN + h]) * (float)(e + 1);
 	}
-	return narrow(j->dtype, sum);
+	return ep_narrow(j->dtype, sum);
 }
 
 static void check_elements(const struct job *j, const struct batch *b, int t, int row)
@@ -156,35 +123,16 @@ static void check_elements(const struct job *j, const struct batch *b, int t, in
 	must(!memcmp(&j->scales[row * groups], scales, (size_t)groups * 4), "scales of row %d", row);
 }
 
-/* One of eight elements, when a row of codes has come: a code times its scale, which is rounded up. */
-static float coded(int dtype, const float v[8], int i)
-{
-	float most = 0, scale;
-	uint16_t half;
-
-	for (int k = 0; k < 8; k++)
-		most = fabsf(v[k]) > most || v[k] != v[k] ? fabsf(v[k]) : most;
-	if (!isfinite(most))
-		return NAN;
-	if (most < 0x1p-100f)
-		return 0;
-	half = narrow(dtype, most / 127);
-	if (wide(dtype, half) < most / 127)
-		half++;
-	scale = wide(dtype, half);
-	return isfinite(scale) ? rintf(v[i] * (1 / scale)) * scale : NAN;
-}
-
 /* As answer(), as it comes back. */
 static float came(const struct job *j, const struct batch *b, int t, int h, int rank)
 {
 	float v[8];
 
 	if (j->back == COVEY_EP_BACK_PLAIN)
-		return wide(j->dtype, answer(j, b, t, h, rank));
+		return ep_wide(j->dtype, answer(j, b, t, h, rank));
 	for (int k = 0; k < 8; k++)
-		v[k] = wide(j->dtype, answer(j, b, t, h / 8 * 8 + k, rank));
-	return coded(j->dtype, v, h % 8);
+		v[k] = ep_wide(j->dtype, answer(j, b, t, h / 8 * 8 + k, rank));
+	return ep_coded(j->dtype, v, h % 8);
 }
 
 static void check_row(struct job *j, const struct batch *b, int t, int row, int *count)
@@ -251,9 +199,9 @@ static void check_out(const struct job *j, int renormalise, const struct covey_m
 			for (int o = 0; o < j->size; o++)
 				if (covey_mask_has(mask, o) && names(j->owner, &j->own, t, o))
 					sum += came(j, &j->own, t, h, o);
-			must(j->out[t * HIDDEN + h] == narrow(j->dtype, sum * scale),
+			must(j->out[t * HIDDEN + h] == ep_narrow(j->dtype, sum * scale),
 			     "rank %d token %d element %d: %g, not %g", j->rank, t, h,
-			     (double)wide(j->dtype, j->out[t * HIDDEN + h]), (double)(sum * scale));
+			     (double)ep_wide(j->dtype, j->out[t * HIDDEN + h]), (double)(sum * scale));
 		}
 	}
 }
@@ -507,16 +455,12 @@ END_TEST
 
 static struct job *job_open(struct covey_group *group, int size, int rows, int back, int dtype)
 {
-	struct covey_ep_config c = COVEY_EP_CONFIG_INIT;
+	struct covey_ep_config c = ep_config(TOKENS, HIDDEN, TOP_K, EXPERTS);
 	struct job *j = calloc(1, sizeof(*j));
 	struct covey_view view;
 
 	must(j && !covey_view(group, &view), "view");
 	owners(size, j->owner);
-	c.max_tokens = TOKENS;
-	c.hidden = HIDDEN;
-	c.top_k = TOP_K;
-	c.experts = EXPERTS;
 	c.expert_owner = j->owner;
 	c.dtype = dtype;
 	c.preset = COVEY_EP_COMPACT;
@@ -576,11 +520,7 @@ END_TEST
 
 static void refused(struct job *j, int err, const char *cause)
 {
-	struct covey_error_info why;
-
-	must(err == COVEY_ERR_INVAL, "%s: %d", cause, err);
-	covey_last_error(j->group, &why);
-	must(strstr(why.cause, cause) != NULL, "%s", why.cause);
+	ep_refused(j->group, err, COVEY_ERR_INVAL, cause);
 }
 
 static void ids_of_two_types(struct job *j, struct covey_dispatch_args *d, struct covey_combine_args *c)
@@ -642,8 +582,8 @@ static void refusals(struct member *m)
 	config.preset = COVEY_EP_HT + 1;
 	must(covey_ep_create(m->group, &config, &other) == COVEY_ERR_INVAL, "a preset that is none");
 	config.preset = COVEY_EP_COMPACT;
-	config.rows = COVEY_EP_ROWS_INT4 + 1;
-	refused(j, covey_ep_create(m->group, &config, &other), "rows (enum covey_ep_rows_as) is 4: it must be from 0");
+	config.rows = COVEY_EP_ROWS_E4M3_POW2 + 1;
+	refused(j, covey_ep_create(m->group, &config, &other), "rows (enum covey_ep_rows_as) is 5: it must be from 0");
 	config.rows = COVEY_EP_ROWS_INT4;
 	config.combine_rows = -1;
 	refused(j, covey_ep_create(m->group, &config, &other), "combine_rows (enum covey_ep_back_as) is -1: it must");
@@ -668,15 +608,11 @@ END_TEST
 static void differ(struct member *m, int preset, int dtype, int back, int smooth)
 {
 	struct covey_dispatch_args d = COVEY_DISPATCH_INIT;
-	struct covey_ep_config c = COVEY_EP_CONFIG_INIT;
+	struct covey_ep_config c = ep_config(2, HIDDEN, 1, 2);
 	struct job *j = calloc(1, sizeof(*j));
 	static const float factors[2 * HIDDEN];
 
 	must(j, "memory");
-	c.max_tokens = 2;
-	c.hidden = HIDDEN;
-	c.top_k = 1;
-	c.experts = 2;
 	c.preset = preset;
 	c.dtype = dtype;
 	c.combine_rows = back;
@@ -766,16 +702,8 @@ START_TEST(survivors_of_a_death_go_on_with_what_is_there)
 	pid_t pid[3];
 
 	plan.config.transport = _i % 2 ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
-	for (int r = 0; r < 3; r++)
-		pid[r] = harness_fork(mortal, &plan, r);
-	for (int r = 0; r < 3; r++) {
-		int status = harness_reap(pid[r]);
-
-		if (r == 2)
-			ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-		else
-			ck_assert_msg(WIFEXITED(status) && !WEXITSTATUS(status), "rank %d: status %#x", r, status);
-	}
+	harness_fork_all(mortal, &plan, pid, 3);
+	harness_reap_all(pid, 3, 2);
 }
 END_TEST
 

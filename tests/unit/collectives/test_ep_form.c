@@ -3,6 +3,8 @@
 #include <check.h>
 #include <stdlib.h>
 
+#include "../../suite.h"
+#include "covey_device.h"
 #include "ep.h"
 #include "ep_call.h"
 
@@ -328,8 +330,6 @@ int main(void)
 {
 	Suite *suite = suite_create("collectives/ep_form");
 	TCase *form = tcase_create("form");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_loop_test(form, every_line_of_every_token_moves_once, 0, sizeof(tokens) / sizeof(*tokens));
 	tcase_add_test(form, many_tokens_of_a_lane_go_by_bulk);
@@ -341,9 +341,5 @@ int main(void)
 	tcase_add_loop_test(form, shared_memory_of_a_dispatch_is_there, 0, sizeof(sizes) / sizeof(*sizes));
 	tcase_add_test(form, shapes_above_what_devices_take_are_named);
 	suite_add_tcase(suite, form);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return suite_run(suite);
 }

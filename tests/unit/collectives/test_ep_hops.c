@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../suite.h"
 #include "ep_hops.h"
 
 enum { MOST = 8 };
@@ -220,8 +221,6 @@ int main(void)
 {
 	Suite *suite = suite_create("collectives/ep_hops");
 	TCase *tc = tcase_create("paths");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
 	tcase_add_loop_test(tc, rows_come_once_by_a_rank_that_lives, 0, TOPOLOGIES);
 	tcase_add_loop_test(tc, rows_cross_to_a_host_once, 0, TOPOLOGIES);
@@ -232,8 +231,5 @@ int main(void)
 	tcase_add_test(tc, a_hole_moves_what_went_through_it);
 	tcase_add_test(tc, the_last_rank_counts);
 	suite_add_tcase(suite, tc);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(suite);
 }

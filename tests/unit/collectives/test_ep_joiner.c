@@ -25,12 +25,9 @@ static struct covey_group *join_late(struct covey_config config, int rank)
 /* Before its safe point a joiner does not know the size of the group: it is told the most. */
 static void sizes_of_the_most(struct covey_group *group, int max_ranks)
 {
-	struct covey_ep_config c = COVEY_EP_CONFIG_INIT;
+	struct covey_ep_config c = ep_config(TOKENS, HIDDEN, LAYER_EXPERTS, LAYER_EXPERTS);
 	struct covey_ep_sizes s = COVEY_EP_SIZES_INIT;
 
-	c.max_tokens = TOKENS;
-	c.hidden = HIDDEN;
-	c.top_k = c.experts = LAYER_EXPERTS;
 	must(!covey_ep_sizes(group, &c, 0, &s), "sizes");
 	must(s.ranks == max_ranks && s.rows == max_ranks * TOKENS, "%d rows of %d ranks", s.rows, s.ranks);
 }
@@ -101,7 +98,7 @@ static void *stray(void *arg)
 {
 	struct covey_group *group = join_late(*(const struct covey_config *)arg, 1);
 	int owners[LAYER_EXPERTS] = { ROOM - 1 };
-	struct covey_ep_config c = COVEY_EP_CONFIG_INIT;
+	struct covey_ep_config c = ep_config(1, 8, 1, LAYER_EXPERTS);
 	struct covey_error_info why;
 	struct covey_ep *none = NULL;
 	struct layer l;
@@ -112,9 +109,6 @@ static void *stray(void *arg)
 	covey_last_error(group, &why);
 	must(strstr(why.cause, "expert_owner[0] is 7") && strstr(why.cause, "0 to 1"), "%s", why.cause);
 	must(!covey_ep_remap(l.ep, NULL) && covey_ep_rows(l.ep) == 2 * TOKENS, "remap");
-	c.max_tokens = c.top_k = 1;
-	c.hidden = 8;
-	c.experts = LAYER_EXPERTS;
 	c.expert_owner = owners;
 	must(covey_ep_create(group, &c, &none) == COVEY_ERR_INVAL && !none, "create");
 	layer_close(&l);

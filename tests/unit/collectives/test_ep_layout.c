@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../suite.h"
 #include "ep.h"
 #include "ep_quant.h"
 #include "mask.h"
@@ -426,6 +427,41 @@ START_TEST(rows_of_e4m3_have_a_scale_for_each_group)
 }
 END_TEST
 
+/* What DeepEP computes for round_scale: the least power of two that is not below m * (1 / 448). */
+static float rounded(float most)
+{
+	float v = most * (1 / 448.0f);
+	int e;
+
+	return ldexpf(1, frexpf(v, &e) == 0.5f ? e - 1 : e);
+}
+
+START_TEST(scales_of_e4m3_are_powers_of_two_where_that_is_asked_for)
+{
+	static const float most[] = { 0, 1e-5f, 447, 448, 449, 3.5f, 7, 1.75f, 0.0065f, 896, 2.5e38f };
+	uint16_t row[128];
+	uint8_t codes[128];
+	float scale;
+
+	for (size_t i = 0; i < sizeof(most) / sizeof(most[0]); i++) {
+		float m = cvy_bf16_f32(cvy_f32_bf16(most[i]));
+
+		for (int k = 0; k < 128; k++)
+			row[k] = cvy_f32_bf16(k == 77 ? -m : m * ((float)(k - 64) / 128));
+		cvy_ep_quantise(CVY_EP_E4M3_POW2, &(struct cvy_ep_plain){ row, COVEY_BFLOAT16, 128, NULL, NULL }, codes,
+				&scale, 1);
+		ck_assert_float_eq(scale, rounded(m > 1e-4f ? m : 1e-4f));
+		for (int k = 0; k < 128; k++)
+			ck_assert_int_eq(codes[k], cvy_f32_e4m3(cvy_bf16_f32(row[k]) / scale));
+	}
+	row[3] = 0x7f80; /* an infinity leaves no numbers in its group, as with other scales */
+	cvy_ep_quantise(CVY_EP_E4M3_POW2, &(struct cvy_ep_plain){ row, COVEY_BFLOAT16, 128, NULL, NULL }, codes, &scale,
+			1);
+	ck_assert(isinf(scale));
+	ck_assert_int_eq(codes[3], 0x7f);
+}
+END_TEST
+
 START_TEST(a_nan_does_not_hide_the_largest_of_its_group)
 {
 	static const uint16_t nans[] = { 0x7f81, 0xff81, 0x7fc0, 0xffff }; /* of bf16; the first two signal */
@@ -449,11 +485,10 @@ int main(void)
 {
 	Suite *suite = suite_create("collectives/ep_layout");
 	TCase *tc = tcase_create("ep");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
 	tcase_add_test(tc, all_codes_of_e4m3_and_what_lies_between);
 	tcase_add_test(tc, rows_of_e4m3_have_a_scale_for_each_group);
+	tcase_add_test(tc, scales_of_e4m3_are_powers_of_two_where_that_is_asked_for);
 	tcase_add_test(tc, a_nan_does_not_hide_the_largest_of_its_group);
 	tcase_add_test(tc, sizes_are_by_max_ranks_and_owners_by_blocks);
 	tcase_add_loop_test(tc, all_ranks_get_what_the_reference_gives, 0, 60);
@@ -462,8 +497,5 @@ int main(void)
 	tcase_add_test(tc, an_owner_that_lost_our_tokens_counts_as_missing);
 	tcase_add_loop_test(tc, wild_bytes_of_a_peer_do_no_harm, 0, 40);
 	suite_add_tcase(suite, tc);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(suite);
 }

@@ -5,7 +5,7 @@
  *
  * labels: redis tsan
  */
-#include "harness.h"
+#include "ep_fixture.h"
 
 #include <stdlib.h>
 
@@ -27,11 +27,11 @@ static const struct way {
 	{ "all is masked", COVEY_EP_LL, K, 1, 1, 8, 1, 0 },
 	{ "a source is missing", COVEY_EP_LL, 0, 0, 1, 128, 1, 1 },
 	{ "win", COVEY_EP_WIN, 0, 0, 0, 0, 0, 0 },
-	{ "mesh, a filled tail", COVEY_EP_MESH, 0, 0, 1, 1, 1, 0 },
+	{ "win, a filled tail", COVEY_EP_WIN, 0, 0, 1, 1, 1, 0 },
 	{ "win, masked tokens", COVEY_EP_WIN, 1, 2, 0, 0, 0, 0 },
-	{ "mesh, masked entries", COVEY_EP_MESH, K, 2, 1, 0, 1, 0 },
+	{ "win, masked entries", COVEY_EP_WIN, K, 2, 1, 0, 1, 0 },
 	{ "win, all is masked", COVEY_EP_WIN, 0, 1, 1, 0, 1, 0 },
-	{ "mesh, a source is missing", COVEY_EP_MESH, 0, 0, 1, 1, 1, 1 },
+	{ "win, a source is missing", COVEY_EP_WIN, 0, 0, 1, 1, 1, 1 },
 	{ "compact", COVEY_EP_COMPACT, 0, 0, 0, 0, 0, 0 },
 	{ "compact, a filled tail", COVEY_EP_COMPACT, 0, 0, 1, 1, 1, 0 },
 	{ "compact, masked tokens", COVEY_EP_COMPACT, 1, 2, 0, 3, 1, 0 },
@@ -62,7 +62,7 @@ struct job {
 	int32_t ids[T * K], masked_ids[T * K];
 	uint8_t mask[T * K];
 	float weights[T * K];
-	int32_t count[E], src_info[E * ROWS], recv_counts[E * WORLD], triplets[E * ROWS * 3], flat[E * ROWS * 2];
+	int32_t count[E], src[E * ROWS], recv_counts[E * WORLD], triplets[E * ROWS * 3], flat[E * ROWS * 2];
 	int32_t recv_experts[ROWS * K];
 	float recv_weights[ROWS * K];
 	int64_t range[E * WORLD], expert_tokens[E];
@@ -96,19 +96,13 @@ static int once(const struct way *w)
 
 static int close_by(const struct way *w)
 {
-	return w->preset == COVEY_EP_WIN || w->preset == COVEY_EP_MESH;
+	return w->preset == COVEY_EP_WIN;
 }
 
 static void dispatch_args(struct job *j, const struct way *w, struct covey_dispatch_args *a)
 {
-	a->num_tokens = j->tokens;
-	a->x = j->x;
-	a->experts = j->ids;
+	*a = EP_DISPATCH(j);
 	a->weights = j->weights;
-	a->packed_x = j->packed;
-	a->count = j->count;
-	a->src_info = j->src_info;
-	a->range = j->range;
 	a->recv_experts = j->recv_experts;
 	a->recv_weights = j->recv_weights;
 	a->token_mask = w->masked ? j->mask : NULL;
@@ -124,7 +118,7 @@ static void dispatch_args(struct job *j, const struct way *w, struct covey_dispa
 
 static void poison(struct job *j)
 {
-	memset(j->src_info, POISON, sizeof(j->src_info));
+	memset(j->src, POISON, sizeof(j->src));
 	memset(j->triplets, POISON, sizeof(j->triplets));
 	memset(j->flat, POISON, sizeof(j->flat));
 	memset(j->recv_experts, POISON, sizeof(j->recv_experts));
@@ -181,7 +175,7 @@ static void check_row(const struct job *j, const struct way *w, int row, int bin
 	const struct origin *o = &j->expected.row[bin][i];
 	const int32_t *triplet = j->triplets + row * 3, *flat = j->flat + row * 2;
 
-	must(j->src_info[row] == o->token, "%s: token", w->name);
+	must(j->src[row] == o->token, "%s: token", w->name);
 	must(!memcmp(&j->packed[row * H], &jobs[o->source].x[o->token * H], H * 2), "%s: row %d", w->name, row);
 	must(triplet[0] == o->source && triplet[1] == o->token && triplet[2] == o->k,
 	     "%s: row %d of bin %d is of (%d, %d, %d), not (%d, %d, %d)", w->name, i, bin, triplet[0], triplet[1],
@@ -208,7 +202,7 @@ static void check_rows(const struct job *j, const struct way *w, int bins)
 		for (int i = 0; i < j->expected.rows[bin]; i++)
 			check_row(j, w, row++, bin, i);
 		for (; close_by(w) ? bin + 1 == bins && row < kept : row < (bin + 1) * ROWS; row++) {
-			check_tail(w, "src_info", j->src_info, 1, row, -1);
+			check_tail(w, "src_info", j->src, 1, row, -1);
 			check_tail(w, "triplets", j->triplets, 3, row, -1);
 			check_tail(w, "flat", j->flat, 2, row, -1);
 			if (!once(w))
@@ -362,13 +356,9 @@ END_TEST
 
 static struct covey_ep *create(struct covey_group *group, int preset)
 {
-	struct covey_ep_config c = COVEY_EP_CONFIG_INIT;
+	struct covey_ep_config c = ep_config(T, H, K, E);
 	struct covey_ep *ep = NULL;
 
-	c.max_tokens = T;
-	c.hidden = H;
-	c.top_k = K;
-	c.experts = E;
 	c.preset = preset;
 	must(!covey_ep_create(group, &c, &ep), "create");
 	return ep;
@@ -377,15 +367,9 @@ static struct covey_ep *create(struct covey_group *group, int preset)
 /* Experts give back what they got. */
 static void combine(struct job *j, const int32_t *ids, const uint8_t *mask, int columns, uint16_t *out)
 {
-	struct covey_combine_args a = COVEY_COMBINE_INIT;
+	struct covey_combine_args a = EP_COMBINE(j, j->packed);
 
-	a.num_tokens = j->tokens;
-	a.y = j->packed;
-	a.count = j->count;
-	a.src_info = j->src_info;
-	a.range = j->range;
 	a.experts = ids;
-	a.weights = j->weights;
 	a.renormalise = 1;
 	a.token_mask = mask;
 	a.mask_columns = columns;
@@ -444,11 +428,7 @@ END_TEST
 
 static void refused(struct job *j, const struct covey_dispatch_args *a, const char *cause)
 {
-	struct covey_error_info why;
-	int err = covey_dispatch(j->ep, a, NULL, NULL);
-
-	covey_last_error(j->ep->group, &why);
-	must(err == COVEY_ERR_INVAL && strstr(why.cause, cause), "%d, %s: not %s", err, why.cause, cause);
+	ep_refused(j->ep->group, covey_dispatch(j->ep, a, NULL, NULL), COVEY_ERR_INVAL, cause);
 }
 
 static void refusals(struct member *m)
@@ -457,7 +437,6 @@ static void refusals(struct member *m)
 	struct covey_combine_args c = COVEY_COMBINE_INIT;
 	struct covey_dispatch_args a = COVEY_DISPATCH_INIT;
 	struct job *j = &jobs[m->rank];
-	struct covey_error_info why;
 
 	*j = (struct job){ .tokens = 1 };
 	for (int preset = 0; preset < 2; preset++) {
@@ -486,9 +465,7 @@ static void refusals(struct member *m)
 	}
 	j->ep = create(m->group, COVEY_EP_LL);
 	c.mask_columns = 2;
-	must(covey_combine(j->ep, &c, NULL, NULL) == COVEY_ERR_INVAL, "combine");
-	covey_last_error(m->group, &why);
-	must(strstr(why.cause, "mask_columns is 2") != NULL, "%s", why.cause);
+	ep_refused(m->group, covey_combine(j->ep, &c, NULL, NULL), COVEY_ERR_INVAL, "mask_columns is 2");
 	covey_ep_destroy(j->ep);
 }
 

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../suite.h"
 #include "ep.h"
 #include "ep_quant.h"
 #include "mask.h"
@@ -545,8 +546,6 @@ int main(void)
 {
 	Suite *suite = suite_create("collectives/ep_placed");
 	TCase *tc = tcase_create("places");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
 	tcase_add_loop_test(tc, rows_and_sums_are_those_of_the_places_that_live, 0, SEEDS);
 	tcase_add_loop_test(tc, each_entry_has_one_row_if_a_place_lives, 0, 60);
@@ -554,8 +553,5 @@ int main(void)
 	tcase_add_test(tc, default_places_of_an_expert_are_on_different_ranks);
 	tcase_add_loop_test(tc, wild_places_count_as_none, 0, 20);
 	suite_add_tcase(suite, tc);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(suite);
 }

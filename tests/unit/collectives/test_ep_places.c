@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../suite.h"
 #include "ep_places.h"
 
 enum { RANKS = 5, PLACES = 3, EXPERTS = 3 };
@@ -132,16 +133,11 @@ int main(void)
 {
 	Suite *suite = suite_create("collectives/ep_places");
 	TCase *tc = tcase_create("rule");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
 	tcase_add_loop_test(tc, all_tables_masks_and_sources, 1, PLACES + 1);
 	tcase_add_test(tc, sources_spread_evenly_over_the_places_that_live);
 	tcase_add_test(tc, a_death_leaves_tokens_with_living_places_alone);
 	tcase_add_test(tc, ranks_past_the_first_word_are_found);
 	suite_add_tcase(suite, tc);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(suite);
 }

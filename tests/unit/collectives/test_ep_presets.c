@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * All presets give the same combined output for the same routing: random routings, some sources and owners missing, rows of
- * every kind. The experts multiply what arrived, and round. Bit by bit where the documents say so: LL, FLAT, WIN and MESH; the factor
+ * every kind. The experts multiply what arrived, and round. Bit by bit where the documents say so: LL, FLAT, WIN; the factor
  * in the experts or in the combine; COMPACT and rows summed by rank, for tokens without experts on their own rank, whose sum
  * COMPACT alone rounds.
  */
-#include "harness.h"
+#include "../../suite.h"
+#include "ep_fixture.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 #include "ep.h"
 #include "ep_quant.h"
-#include "reduce.h"
 
 enum { WORLD = 4, T = 7, H = 136, K = 3, E = 9, ROWS = WORLD * T, GROUPS = 2, SEEDS = 200 };
 
@@ -38,10 +38,10 @@ static const struct way {
 	{ "compact", COVEY_EP_COMPACT, 0, 0 },
 	{ "ht", COVEY_EP_HT, 0, 0 },
 	{ "win", COVEY_EP_WIN, 0, 0 },
-	{ "mesh by rank", COVEY_EP_MESH, 1, 0 },
+	{ "win by rank", COVEY_EP_WIN, 1, 0 },
 };
 
-enum { LL, FLAT, FUSED, LL_BY_RANK, FLAT_BY_RANK, COMPACT, HT, WIN, MESH_BY_RANK, WAYS };
+enum { LL, FLAT, FUSED, LL_BY_RANK, FLAT_BY_RANK, COMPACT, HT, WIN, WIN_BY_RANK, WAYS };
 
 static uint16_t out[WAYS][WORLD][T * H];
 
@@ -54,16 +54,6 @@ static struct job {
 	int64_t range[E * WORLD];
 	uint8_t *to, *back; /* slots */
 } jobs[WORLD];
-
-static float wide(uint16_t half)
-{
-	return load.dtype == COVEY_FLOAT16 ? cvy_f16_f32(half) : cvy_bf16_f32(half);
-}
-
-static uint16_t narrow(float v)
-{
-	return load.dtype == COVEY_FLOAT16 ? cvy_f32_f16(v) : cvy_f32_bf16(v);
-}
 
 static float factor(int e)
 {
@@ -113,7 +103,7 @@ static void draw(uint64_t seed)
 	for (int r = 0; r < WORLD; r++) {
 		route(r, seed, &state);
 		for (int i = 0; i < T * H; i++)
-			load.x[r][i] = narrow((float)(int)(harness_random(&state) % 2001 - 1000) / 77);
+			load.x[r][i] = ep_narrow(load.dtype, (float)(int)(harness_random(&state) % 2001 - 1000) / 77);
 	}
 }
 
@@ -202,7 +192,7 @@ static float arrived(const struct job *j, size_t row, int h, const float *scale,
 	case COVEY_EP_ROWS_INT4:
 		return (float)(((codes[row * H / 2 + (size_t)h / 2] >> (h % 2 * 4) & 15) ^ 8) - 8) * *scale;
 	default:
-		return wide(j->packed[row * H + (size_t)h]);
+		return ep_wide(load.dtype, j->packed[row * H + (size_t)h]);
 	}
 }
 
@@ -213,7 +203,7 @@ static size_t groups(void)
 
 static void work_by_expert(struct job *j, const struct way *w)
 {
-	const int close = w->preset == COVEY_EP_WIN || w->preset == COVEY_EP_MESH;
+	const int close = w->preset == COVEY_EP_WIN;
 	size_t first = 0;
 
 	for (int le = 0; le < j->ep.el; first = close ? first + (size_t)j->count[le] : first + ROWS, le++)
@@ -224,7 +214,7 @@ static void work_by_expert(struct job *j, const struct way *w)
 				const float *by_column = j->scales + (size_t)le * groups() * ROWS + i;
 				float x = arrived(j, row, h, close ? by_row : by_column, close ? 1 : ROWS);
 
-				j->y[row * H + (size_t)h] = narrow(w->fused ? x : x * j->factors[le]);
+				j->y[row * H + (size_t)h] = ep_narrow(load.dtype, w->fused ? x : x * j->factors[le]);
 			}
 }
 
@@ -238,8 +228,10 @@ static void work_by_row(struct job *j)
 
 			for (size_t i = row * K; i < (row + 1) * K; i++)
 				if (j->recv_experts[i] >= 0)
-					sum += j->recv_weights[i] * wide(narrow(x * j->factors[j->recv_experts[i]]));
-			j->y[row * H + (size_t)h] = narrow(sum);
+					sum += j->recv_weights[i] *
+					       ep_wide(load.dtype,
+						       ep_narrow(load.dtype, x * j->factors[j->recv_experts[i]]));
+			j->y[row * H + (size_t)h] = ep_narrow(load.dtype, sum);
 		}
 }
 
@@ -339,9 +331,10 @@ static void compare(int a, int b, int exact)
 		for (int i = 0; i < load.tokens[r] * H; i++) {
 			const uint16_t one = out[a][r][i], other = out[b][r][i];
 
-			must(one == other || (!exact && fabsf(wide(one) - wide(other)) <= slack(r, i / H)),
+			must(one == other || (!exact && fabsf(ep_wide(load.dtype, one) - ep_wide(load.dtype, other)) <=
+								slack(r, i / H)),
 			     "%s and %s: rank %d token %d element %d: %g and %g", ways[a].name, ways[b].name, r, i / H,
-			     i % H, (double)wide(one), (double)wide(other));
+			     i % H, (double)ep_wide(load.dtype, one), (double)ep_wide(load.dtype, other));
 		}
 }
 
@@ -366,7 +359,7 @@ START_TEST(presets_give_the_same_output)
 	compare(FLAT_BY_RANK, LL_BY_RANK, 1);
 	compare(FUSED, FLAT, plain);
 	compare(WIN, LL, 1);
-	compare(MESH_BY_RANK, LL_BY_RANK, 1);
+	compare(WIN_BY_RANK, LL_BY_RANK, 1);
 	compare(HT, COMPACT, 1);
 	compare(FLAT_BY_RANK, FLAT, 0);
 	compare_compact();
@@ -376,14 +369,9 @@ END_TEST
 int main(void)
 {
 	Suite *suite = suite_create("collectives/ep_presets");
-	SRunner *runner = srunner_create(suite);
 	TCase *tc = tcase_create("presets");
-	int failed;
 
 	tcase_add_loop_test(tc, presets_give_the_same_output, 0, SEEDS);
 	suite_add_tcase(suite, tc);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(suite);
 }

@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The recipes of docs/replicas.md on 8 ranks: a shared expert with two places beside routed experts on the other six
+ * The recipes of docs/guide/replicas.md on 8 ranks: a shared expert with two places beside routed experts on the other six
  * ranks, and experts in halves against an allgather, plain arithmetic and a reduce_scatter. All numbers are small and
  * whole, so sums are exact.
  *
  * labels: redis tsan
  */
-#include "harness.h"
+#include "ep_fixture.h"
 
 #include <stdlib.h>
-
-#include "reduce.h"
 
 enum { RANKS = 8, TOKENS = 10, HIDDEN = 16, INNER = 8, HALF = INNER / 2, MOST_K = 4, MOST_EXPERTS = 13, ROUNDS = 12 };
 
@@ -21,7 +19,7 @@ struct job {
 		y[MOST_EXPERTS * RANKS * TOKENS * HIDDEN];
 	int32_t ids[TOKENS * MOST_K], placed[TOKENS * MOST_K], count[MOST_EXPERTS], src[MOST_EXPERTS * RANKS * TOKENS];
 	int64_t range[MOST_EXPERTS * RANKS];
-	float w[TOKENS * MOST_K];
+	float weights[TOKENS * MOST_K];
 };
 
 /* y [HIDDEN] of row @x [HIDDEN] */
@@ -29,12 +27,8 @@ typedef void (*expert_fn)(int expert, const uint16_t *x, uint16_t *y);
 
 static void job_open(struct job *j, struct member *m)
 {
-	struct covey_ep_config c = COVEY_EP_CONFIG_INIT;
+	struct covey_ep_config c = ep_config(TOKENS, HIDDEN, j->top_k, j->experts);
 
-	c.max_tokens = TOKENS;
-	c.hidden = HIDDEN;
-	c.top_k = j->top_k;
-	c.experts = j->experts;
 	c.places = j->places;
 	c.expert_owner = j->owner;
 	must(!covey_ep_create(m->group, &c, &j->ep), "create");
@@ -54,23 +48,16 @@ static void fill_x(struct job *j, uint64_t *state)
 
 static void dispatch(struct job *j)
 {
-	struct covey_dispatch_args d = COVEY_DISPATCH_INIT;
+	struct covey_dispatch_args d = EP_DISPATCH(j);
 	struct covey_result res;
 
-	d.num_tokens = j->tokens;
-	d.x = j->x;
-	d.experts = j->ids;
-	d.packed_x = j->packed;
-	d.count = j->count;
-	d.src_info = j->src;
-	d.range = j->range;
 	d.placed = j->placed;
 	must(!covey_dispatch(j->ep, &d, NULL, &res) && covey_mask_count(&res.mask) == RANKS, "dispatch");
 }
 
 static void combine(struct job *j, expert_fn expert)
 {
-	struct covey_combine_args c = COVEY_COMBINE_INIT;
+	struct covey_combine_args c = EP_COMBINE(j, j->y);
 	struct covey_result res;
 
 	for (int le = 0; le < j->el; le++)
@@ -79,14 +66,6 @@ static void combine(struct job *j, expert_fn expert)
 
 			expert(j->local[le], j->packed + at, j->y + at);
 		}
-	c.num_tokens = j->tokens;
-	c.y = j->y;
-	c.count = j->count;
-	c.src_info = j->src;
-	c.range = j->range;
-	c.experts = j->ids;
-	c.weights = j->w;
-	c.out = j->out;
 	c.placed = j->placed;
 	must(!covey_combine(j->ep, &c, NULL, &res) && covey_mask_count(&res.mask) == RANKS, "combine");
 }
@@ -118,7 +97,7 @@ static void shared_experts(struct member *m)
 		fill_x(j, &state);
 		for (int i = 0; i < TOKENS * (K + 1); i++) {
 			j->ids[i] = i % (K + 1) == K ? SHARED : (int)(harness_random(&state) % ROUTED);
-			j->w[i] = i % (K + 1) == K ? 1 : (float)(1 + harness_random(&state) % 2);
+			j->weights[i] = i % (K + 1) == K ? 1 : (float)(1 + harness_random(&state) % 2);
 		}
 		dispatch(j);
 		for (int s = 0; m->rank < 2 && s < RANKS; s++) /* half of the sources each */
@@ -130,7 +109,7 @@ static void shared_experts(struct member *m)
 			int t = i / HIDDEN;
 
 			for (int k = 0; k < K; k++)
-				sum += j->w[t * (K + 1) + k] * x * (float)(j->ids[t * (K + 1) + k] + 1);
+				sum += j->weights[t * (K + 1) + k] * x * (float)(j->ids[t * (K + 1) + k] + 1);
 			must(cvy_bf16_f32(j->out[i]) == sum, "token %d: %g, not %g", t, (double)cvy_bf16_f32(j->out[i]),
 			     (double)sum);
 		}
@@ -201,7 +180,7 @@ static void without_dispatch(struct member *m, const struct job *j, float *want)
 	for (int i = 0; i < TOKENS * HIDDEN; i++)
 		own.x[i] = cvy_bf16_f32(j->x[i]);
 	for (int i = 0; i < TOKENS * NAMED; i++) {
-		own.w[i] = j->w[2 * i];
+		own.w[i] = j->weights[2 * i];
 		own.expert[i] = j->ids[2 * i] / 2;
 	}
 	must(!covey_allgather(&own, all, sizeof(own), COVEY_UINT8, m->group, NULL, NULL), "allgather");
@@ -238,7 +217,7 @@ static void halves(struct member *m)
 
 			for (int half = 0; half < 2; half++) {
 				j->ids[2 * i + half] = 2 * expert + half;
-				j->w[2 * i + half] = (float)(1 + i % 2);
+				j->weights[2 * i + half] = (float)(1 + i % 2);
 			}
 		}
 		dispatch(j);

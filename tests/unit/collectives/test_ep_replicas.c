@@ -6,7 +6,7 @@
  *
  * labels: redis tsan
  */
-#include "harness.h"
+#include "ep_fixture.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@ struct job {
 	uint16_t packed[EXPERTS * MOST * TOKENS * HIDDEN], y[EXPERTS * MOST * TOKENS * HIDDEN];
 	int32_t ids[TOKENS * TOP_K], placed[TOKENS * TOP_K], count[EXPERTS], src[EXPERTS * MOST * TOKENS];
 	int32_t recv_experts[MOST * TOKENS * TOP_K], triplets[EXPERTS * MOST * TOKENS * 3];
-	float w[TOKENS * TOP_K], recv_weights[MOST * TOKENS * TOP_K];
+	float weights[TOKENS * TOP_K], recv_weights[MOST * TOKENS * TOP_K];
 	int64_t range[EXPERTS * MOST];
 };
 
@@ -63,12 +63,8 @@ static void laid_out(struct job *j)
 
 static struct covey_ep_config config_of(int preset, const int *table)
 {
-	struct covey_ep_config c = COVEY_EP_CONFIG_INIT;
+	struct covey_ep_config c = ep_config(TOKENS, HIDDEN, TOP_K, EXPERTS);
 
-	c.max_tokens = TOKENS;
-	c.hidden = HIDDEN;
-	c.top_k = TOP_K;
-	c.experts = EXPERTS;
 	c.preset = preset;
 	c.places = PLACES;
 	c.expert_owner = table;
@@ -107,23 +103,16 @@ static void job_fill(struct job *j, uint64_t seed)
 		j->x[i] = cvy_f32_bf16((float)(int)(harness_random(&state) % 5));
 	for (int i = 0; i < TOKENS * TOP_K; i++) {
 		j->ids[i] = (int32_t)(harness_random(&state) % (EXPERTS + 1)) - 1;
-		j->w[i] = (float)(1 + harness_random(&state) % 2);
+		j->weights[i] = (float)(1 + harness_random(&state) % 2);
 	}
 }
 
 static struct covey_dispatch_args dispatch_args(struct job *j)
 {
-	struct covey_dispatch_args a = COVEY_DISPATCH_INIT;
+	struct covey_dispatch_args a = EP_DISPATCH(j);
 
 	memset(j->placed, 0x5a, sizeof(j->placed));
-	a.num_tokens = j->tokens;
-	a.x = j->x;
-	a.experts = j->ids;
-	a.weights = j->w;
-	a.packed_x = j->packed;
-	a.count = j->count;
-	a.src_info = j->src;
-	a.range = j->range;
+	a.weights = j->weights;
 	a.recv_experts = j->recv_experts;
 	a.recv_weights = j->recv_weights;
 	a.placed = j->placed;
@@ -170,16 +159,8 @@ static void experts(struct job *j)
 
 static struct covey_combine_args combine_args(struct job *j)
 {
-	struct covey_combine_args a = COVEY_COMBINE_INIT;
+	struct covey_combine_args a = EP_COMBINE(j, j->y);
 
-	a.num_tokens = j->tokens;
-	a.y = j->y;
-	a.count = j->count;
-	a.src_info = j->src;
-	a.range = j->range;
-	a.experts = j->ids;
-	a.weights = j->w;
-	a.out = j->out;
 	a.placed = j->placed;
 	return a;
 }
@@ -232,7 +213,8 @@ static void check_out(const struct job *j, const struct covey_mask *mask)
 
 			for (int i = t * TOP_K; i < (t + 1) * TOP_K; i++)
 				if (j->placed[i] >= 0 && covey_mask_has(mask, j->table[j->placed[i]]))
-					sum += j->w[i] * cvy_bf16_f32(j->x[t * HIDDEN + h]) * (float)(j->ids[i] + 1);
+					sum += j->weights[i] * cvy_bf16_f32(j->x[t * HIDDEN + h]) *
+					       (float)(j->ids[i] + 1);
 			must(got == sum, "rank %d token %d element %d: %g, not %g", j->rank, t, h, (double)got,
 			     (double)sum);
 		}
@@ -385,8 +367,7 @@ START_TEST(a_death_moves_tokens_to_places_that_live)
 
 	plan.config.transport = _i % 2 ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	plan.shared = harness_shared(sizeof(*plan.shared));
-	for (int r = 0; r < MOST; r++)
-		pid[r] = harness_fork(run, &plan, r);
+	harness_fork_all(run, &plan, pid, MOST);
 	ck_assert(WIFSIGNALED(harness_reap(pid[VICTIM])));
 	second = plan;
 	second.replaced = 1;
@@ -394,11 +375,7 @@ START_TEST(a_death_moves_tokens_to_places_that_live)
 	second.config.world = 0;
 	again = harness_fork(run, &second, VICTIM);
 	pid[VICTIM] = again;
-	for (int r = 0; r < MOST; r++) {
-		int status = harness_reap(pid[r]);
-
-		ck_assert_msg(WIFEXITED(status) && !WEXITSTATUS(status), "rank %d: status %#x", r, status);
-	}
+	harness_reap_all(pid, MOST, -1);
 	for (int s = 1; s < STEPS; s++) /* a death before the dispatch costs nothing but the view change */
 		ck_assert(!plan.shared->redone[s] || (s == DIES_AT && plan.when != BEFORE));
 	if (plan.when == BETWEEN)
@@ -407,15 +384,6 @@ START_TEST(a_death_moves_tokens_to_places_that_live)
 END_TEST
 
 /* ---- what is refused ---- */
-
-static void refused(struct member *m, int err, const char *cause)
-{
-	struct covey_error_info why;
-
-	must(err == COVEY_ERR_INVAL, "%s: %s", cause, covey_strerror(err));
-	covey_last_error(m->group, &why);
-	must(strstr(why.cause, cause) != NULL, "%s, not %s", why.cause, cause);
-}
 
 static void bad_tables(struct member *m)
 {
@@ -446,17 +414,18 @@ static void bad_tables(struct member *m)
 			table[5 * PLACES + p] = -1;
 		if (way == 4)
 			table[0] = INT32_MAX;
-		refused(m, covey_ep_create(m->group, &c, &ep), causes[way]);
-		refused(m, covey_ep_sizes(m->group, &c, 0, &s), causes[way]);
-		refused(m, covey_ep_remap(j.ep, table), causes[way]);
+		ep_refused(m->group, covey_ep_create(m->group, &c, &ep), COVEY_ERR_INVAL, causes[way]);
+		ep_refused(m->group, covey_ep_sizes(m->group, &c, 0, &s), COVEY_ERR_INVAL, causes[way]);
+		ep_refused(m->group, covey_ep_remap(j.ep, table), COVEY_ERR_INVAL, causes[way]);
 	}
 	c.expert_owner = NULL;
 	c.places = -1;
-	refused(m, covey_ep_create(m->group, &c, &ep), "places is -1: an expert has one place on a rank at most");
+	ep_refused(m->group, covey_ep_create(m->group, &c, &ep), COVEY_ERR_INVAL,
+		   "places is -1: an expert has one place on a rank at most");
 	c.places = MOST + 1;
-	refused(m, covey_ep_create(m->group, &c, &ep),
-		"places is 5: an expert has one place on a rank at most, so it "
-		"must be from 0 to max_ranks, 4");
+	ep_refused(m->group, covey_ep_create(m->group, &c, &ep), COVEY_ERR_INVAL,
+		   "places is 5: an expert has one place on a rank at most, so it "
+		   "must be from 0 to max_ranks, 4");
 	covey_ep_destroy(j.ep);
 }
 
@@ -484,13 +453,15 @@ static void bad_placed(struct member *m)
 	j.ids[2] = 6;
 	d = dispatch_args(&j);
 	d.placed = NULL;
-	refused(m, covey_dispatch(j.ep, &d, NULL, &res), "placed must not be NULL with places above 1");
+	ep_refused(m->group, covey_dispatch(j.ep, &d, NULL, &res), COVEY_ERR_INVAL,
+		   "placed must not be NULL with places above 1");
 	d.placed = j.placed;
 	must(!covey_dispatch(j.ep, &d, NULL, &res), "dispatch");
 	experts(&j);
 	c = combine_args(&j);
 	c.placed = NULL;
-	refused(m, covey_combine(j.ep, &c, NULL, &res), "placed must not be NULL with places above 1");
+	ep_refused(m->group, covey_combine(j.ep, &c, NULL, &res), COVEY_ERR_INVAL,
+		   "placed must not be NULL with places above 1");
 	c.placed = j.placed;
 	was = j.placed[2];
 	for (int way = 0; way < 4; way++) {
@@ -499,7 +470,7 @@ static void bad_placed(struct member *m)
 
 		j.placed[2] = wrong[way];
 		snprintf(cause, sizeof(cause), "placed[2] is %d, which is no place of expert 6", wrong[way]);
-		refused(m, covey_combine(j.ep, &c, NULL, &res), cause);
+		ep_refused(m->group, covey_combine(j.ep, &c, NULL, &res), COVEY_ERR_INVAL, cause);
 	}
 	j.placed[2] = was;
 	must(!covey_combine(j.ep, &c, NULL, &res), "combine");

@@ -5,13 +5,12 @@
  *
  * labels: redis tsan
  */
-#include "harness.h"
+#include "ep_fixture.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 #include "ep.h"
-#include "reduce.h"
 
 enum { WORLD = 3, T = 9, H = 136, K = 3, E = 7, ROWS = WORLD * T, ODD = 5 };
 
@@ -52,22 +51,10 @@ static struct job jobs[WORLD];
 
 /* ---- what is right ---- */
 
-static float wide(int dtype, uint16_t half)
-{
-	return dtype == COVEY_FLOAT16 ? cvy_f16_f32(half) : cvy_bf16_f32(half);
-}
-
-static uint16_t narrow(int dtype, float v)
-{
-	if (v != v)
-		return 0x7fff;
-	return dtype == COVEY_FLOAT16 ? cvy_f32_f16(v) : cvy_f32_bf16(v);
-}
-
 /* What expert @e makes of a token's element. */
 static uint16_t result(int dtype, uint16_t x, int e)
 {
-	return narrow(dtype, wide(dtype, x) * (float)(e + 1));
+	return ep_narrow(dtype, ep_wide(dtype, x) * (float)(e + 1));
 }
 
 static int owner_of(int e)
@@ -75,36 +62,17 @@ static int owner_of(int e)
 	return e / ((E + WORLD - 1) / WORLD);
 }
 
-/* One of eight elements, when codes have come: a code times its scale, which is rounded up. */
-static float coded(int dtype, const float v[8], int i)
-{
-	float most = 0, scale;
-	uint16_t half;
-
-	for (int k = 0; k < 8; k++)
-		most = fabsf(v[k]) > most || v[k] != v[k] ? fabsf(v[k]) : most;
-	if (!isfinite(most))
-		return NAN;
-	if (most < 0x1p-100f)
-		return 0;
-	half = narrow(dtype, most / 127);
-	if (wide(dtype, half) < most / 127)
-		half++;
-	scale = wide(dtype, half);
-	return isfinite(scale) ? rintf(v[i] * (1 / scale)) * scale : NAN;
-}
-
 /* As it leaves expert @e: times its factor, in f32. */
 static float product(const struct job *j, int t, int h, int e)
 {
-	float y = wide(j->way->dtype, result(j->way->dtype, j->x[t * H + h], e));
+	float y = ep_wide(j->way->dtype, result(j->way->dtype, j->x[t * H + h], e));
 
 	return owner_of(e) == j->without ? y : y * factor[e];
 }
 
 static float rounded(const struct job *j, float v)
 {
-	return wide(j->way->dtype, narrow(j->way->dtype, v));
+	return ep_wide(j->way->dtype, ep_narrow(j->way->dtype, v));
 }
 
 /* As it is added: k ascending. */
@@ -120,7 +88,7 @@ static float by_expert(const struct job *j, int t, int h)
 		for (int i = 0; i < 8; i++)
 			v[i] = product(j, t, h / 8 * 8 + i, e);
 		sum += j->weights[t * K + k] *
-		       (j->way->back == COVEY_EP_BACK_INT8 ? coded(j->way->dtype, v, h % 8) : rounded(j, v[h % 8]));
+		       (j->way->back == COVEY_EP_BACK_INT8 ? ep_coded(j->way->dtype, v, h % 8) : rounded(j, v[h % 8]));
 	}
 	return sum;
 }
@@ -153,7 +121,7 @@ static float by_rank(const struct job *j, int t, int h)
 		for (int i = 0; i < 8; i++)
 			v[i] = part(j, t, h / 8 * 8 + i, o);
 		if (j->way->back == COVEY_EP_BACK_INT8)
-			sum += coded(j->way->dtype, v, h % 8);
+			sum += ep_coded(j->way->dtype, v, h % 8);
 		else
 			sum += o == j->rank ? v[h % 8] : rounded(j, v[h % 8]);
 	}
@@ -175,9 +143,9 @@ static void check_out(const struct job *j)
 		for (int h = 0; h < H; h++) {
 			float sum = (j->way->by_rank ? by_rank(j, t, h) : by_expert(j, t, h)) * scale;
 
-			must(j->out[t * H + h] == narrow(j->way->dtype, sum),
+			must(j->out[t * H + h] == ep_narrow(j->way->dtype, sum),
 			     "%s: rank %d token %d element %d: %g, not %g", j->way->name, j->rank, t, h,
-			     (double)wide(j->way->dtype, j->out[t * H + h]), (double)sum);
+			     (double)ep_wide(j->way->dtype, j->out[t * H + h]), (double)sum);
 		}
 	}
 }
@@ -191,7 +159,7 @@ static void fill(struct job *j, uint64_t seed)
 	j->without = (int)(seed % WORLD);
 	j->tokens = (int)(harness_random(&state) % (T + 1));
 	for (int i = 0; i < T * H; i++)
-		j->x[i] = narrow(j->way->dtype, (float)(int)(harness_random(&state) % 400) / 16 - 12);
+		j->x[i] = ep_narrow(j->way->dtype, (float)(int)(harness_random(&state) % 400) / 16 - 12);
 	for (int t = 0; t < T; t++) /* a NaN with a payload, an infinity */
 		j->x[t * H + ODD] = (uint16_t)(t % 3 == 0 ? 0xff81 : t % 3 == 1 ? 0x7c00 : 0x8001);
 	for (int i = 0; i < T * K; i++) { /* no expert is named so often that rows are skipped */
@@ -205,18 +173,11 @@ static void fill(struct job *j, uint64_t seed)
 
 static void dispatch(struct job *j)
 {
-	struct covey_dispatch_args a = COVEY_DISPATCH_INIT;
+	struct covey_dispatch_args a = EP_DISPATCH(j);
 
 	for (int r = 0; r < WORLD; r++)
 		j->active[r] = r != 2;
-	a.num_tokens = j->tokens;
-	a.x = j->x;
-	a.experts = j->ids;
 	a.weights = j->weights;
-	a.packed_x = j->packed;
-	a.count = j->count;
-	a.src_info = j->src;
-	a.range = j->range;
 	a.flat = j->flat;
 	a.token_mask = j->way->masked ? j->mask : NULL;
 	a.mask_columns = K;
@@ -237,15 +198,8 @@ static void experts(struct job *j)
 
 static void combine_args(struct job *j, struct covey_combine_args *a)
 {
-	a->num_tokens = j->tokens;
+	*a = EP_COMBINE(j, j->packed);
 	a->renormalise = j->way->renormalise;
-	a->y = j->packed;
-	a->count = j->count;
-	a->src_info = j->src;
-	a->range = j->range;
-	a->experts = j->ids;
-	a->weights = j->weights;
-	a->out = j->out;
 	a->token_mask = j->way->masked ? j->mask : NULL;
 	a->mask_columns = K;
 	a->active_ranks = j->way->left_out ? j->active : NULL;
@@ -254,13 +208,9 @@ static void combine_args(struct job *j, struct covey_combine_args *a)
 
 static struct covey_ep *create(struct covey_group *group, const struct way *w)
 {
-	struct covey_ep_config c = COVEY_EP_CONFIG_INIT;
+	struct covey_ep_config c = ep_config(T, H, K, E);
 	struct covey_ep *ep = NULL;
 
-	c.max_tokens = T;
-	c.hidden = H;
-	c.top_k = K;
-	c.experts = E;
 	c.preset = w->preset;
 	c.dtype = w->dtype;
 	c.combine = w->by_rank ? COVEY_EP_PER_RANK : COVEY_EP_PER_EXPERT;
@@ -279,7 +229,7 @@ static void every_way(struct member *m)
 		j->way = &ways[i];
 		j->ep = create(m->group, j->way);
 		for (uint64_t seed = 0; seed < TURNS; seed++) {
-			struct covey_combine_args a = COVEY_COMBINE_INIT;
+			struct covey_combine_args a;
 
 			fill(j, seed);
 			dispatch(j);
@@ -304,18 +254,15 @@ END_TEST
 static void refusal(struct member *m)
 {
 	static const struct way compact = { .preset = COVEY_EP_COMPACT, .dtype = COVEY_BFLOAT16 };
-	struct covey_combine_args a = COVEY_COMBINE_INIT;
+	struct covey_combine_args a;
 	struct job *j = &jobs[0];
-	struct covey_error_info why;
 
 	memset(j, 0, sizeof(*j));
 	j->way = &compact;
 	j->without = -1;
 	j->ep = create(m->group, &compact);
 	combine_args(j, &a);
-	must(covey_combine(j->ep, &a, NULL, NULL) == COVEY_ERR_INVAL, "combine");
-	covey_last_error(m->group, &why);
-	must(strstr(why.cause, "expert_scale differs by expert") != NULL, "%s", why.cause);
+	ep_refused(m->group, covey_combine(j->ep, &a, NULL, NULL), COVEY_ERR_INVAL, "expert_scale differs by expert");
 	covey_ep_destroy(j->ep);
 }
 

@@ -44,7 +44,6 @@ struct slow_plan {
 static int slow(void *arg, int rank)
 {
 	struct slow_plan *plan = arg;
-	struct covey_error_info why;
 	struct covey_group *group;
 	struct cvy_extent was, is;
 	struct covey_result res;
@@ -60,9 +59,7 @@ static int slow(void *arg, int rank)
 	was = place_of(a.ep->combine, a.ep->combine_bytes, 2);
 	layer_close(&a);
 	if (ahead) { /* what nobody can hold back: the application writes there when it likes */
-		must(covey_mem_alloc(group, MOST, &memory) == COVEY_ERR_NOMEM, "it is read");
-		covey_last_error(group, &why);
-		must(strstr(why.cause, "still read") != NULL, "%s", why.cause);
+		ep_refused(group, covey_mem_alloc(group, MOST, &memory), COVEY_ERR_NOMEM, "still read");
 	}
 	/* Its dispatch, the third tick, stands where the combine before it did, the second tick of a smaller handle. */
 	layer_open(&b, group, plan->preset, plan->preset == COVEY_EP_LL ? 60 : 30, 528);
@@ -96,16 +93,12 @@ START_TEST(nobody_writes_where_a_slow_rank_reads)
 	plan.config.slot_bytes = 4096;
 	plan.config.window_bytes = WINDOW;
 	plan.config.hang_ms = plan.config.link_ms = plan.config.lease_ms = -1; /* slow is not dead */
-	for (int r = 0; r < RANKS; r++)
-		pid[r] = harness_fork(slow, &plan, r);
+	harness_fork_all(slow, &plan, pid, RANKS);
 	ck_assert_int_eq(waitpid(pid[stops], &status, WUNTRACED), pid[stops]);
 	ck_assert_msg(WIFSTOPPED(status), "status %#x", status);
 	harness_until(plan.ready, plan.tcp ? 1 : 2, "those ahead");
 	kill(pid[stops], SIGCONT);
-	for (int r = 0; r < RANKS; r++) {
-		status = harness_reap(pid[r]);
-		ck_assert_msg(WIFEXITED(status) && !WEXITSTATUS(status), "rank %d: status %#x", r, status);
-	}
+	harness_reap_all(pid, RANKS, -1);
 }
 END_TEST
 
@@ -154,16 +147,12 @@ START_TEST(memory_moves_no_handle)
 	plan.config.slot_bytes = 4096;
 	plan.config.window_bytes = WINDOW;
 	plan.config.hang_ms = plan.config.link_ms = plan.config.lease_ms = -1; /* slow is not dead */
-	for (int r = 0; r < RANKS; r++)
-		pid[r] = harness_fork(with_memory, &plan, r);
+	harness_fork_all(with_memory, &plan, pid, RANKS);
 	ck_assert_int_eq(waitpid(pid[2], &status, WUNTRACED), pid[2]);
 	ck_assert_msg(WIFSTOPPED(status), "status %#x", status);
 	harness_until(plan.ready, 2, "those ahead");
 	kill(pid[2], SIGCONT);
-	for (int r = 0; r < RANKS; r++) {
-		status = harness_reap(pid[r]);
-		ck_assert_msg(WIFEXITED(status) && !WEXITSTATUS(status), "rank %d: status %#x", r, status);
-	}
+	harness_reap_all(pid, RANKS, -1);
 }
 END_TEST
 

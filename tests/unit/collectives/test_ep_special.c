@@ -5,13 +5,12 @@
  *
  * labels: redis tsan
  */
-#include "harness.h"
+#include "ep_fixture.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 #include "ep.h"
-#include "reduce.h"
 
 enum { WORLD = 3, T = 9, H = 136, K = 4, E = 6, P = 2, ROWS = WORLD * T, ODD = 5 };
 enum { ZERO = 1, COPIES = 2, CONSTANTS = 3, PAST = 2 }; /* of rank 0; PAST: ids that are none */
@@ -27,7 +26,7 @@ static const struct way {
 	{ "flat by rank, wide ids", COVEY_EP_FLAT, COVEY_BFLOAT16, 1, 0, 0, 1, 1, 1 },
 	{ "win, places", COVEY_EP_WIN, COVEY_BFLOAT16, 0, 0, 1, 0, 0, P },
 	{ "win, rank 2 is left out", COVEY_EP_WIN, COVEY_FLOAT16, 0, 0, 1, 1, 0, 1 },
-	{ "mesh by rank, masked, wide ids", COVEY_EP_MESH, COVEY_FLOAT16, 1, 1, 0, 0, 1, 1 },
+	{ "win by rank, masked, wide ids", COVEY_EP_WIN, COVEY_FLOAT16, 1, 1, 0, 0, 1, 1 },
 	{ "compact", COVEY_EP_COMPACT, COVEY_BFLOAT16, 0, 0, 0, 0, 0, 1 },
 	{ "compact, rank 2 is left out", COVEY_EP_COMPACT, COVEY_FLOAT16, 0, 1, 1, 1, 0, 1 },
 	{ "compact, places, wide ids", COVEY_EP_COMPACT, COVEY_FLOAT16, 0, 0, 0, 0, 1, P },
@@ -54,27 +53,15 @@ static struct job {
 
 /* ---- what is right ---- */
 
-static float wide(const struct job *j, uint16_t half)
-{
-	return j->way->dtype == COVEY_FLOAT16 ? cvy_f16_f32(half) : cvy_bf16_f32(half);
-}
-
-static uint16_t narrow(const struct job *j, float v)
-{
-	if (v != v)
-		return 0x7fff;
-	return j->way->dtype == COVEY_FLOAT16 ? cvy_f32_f16(v) : cvy_f32_bf16(v);
-}
-
 static float rounded(const struct job *j, float v)
 {
-	return wide(j, narrow(j, v));
+	return ep_wide(j->way->dtype, ep_narrow(j->way->dtype, v));
 }
 
 /* What expert @e makes of a token's element. */
 static uint16_t result(const struct job *j, uint16_t x, int e)
 {
-	return narrow(j, wide(j, x) * (float)(e + 1));
+	return ep_narrow(j->way->dtype, ep_wide(j->way->dtype, x) * (float)(e + 1));
 }
 
 static int owner_at(int e, int place)
@@ -100,7 +87,7 @@ static int takes_part(const struct job *j, int i)
 /* The term of an expert that no rank has. */
 static float special(const struct job *j, int t, int h, int e)
 {
-	const float x = wide(j, j->x[t * H + h]);
+	const float x = ep_wide(j->way->dtype, j->x[t * H + h]);
 	const int copy = e - E - j->zero, constant = copy - j->copies;
 
 	if (constant >= 0)
@@ -117,7 +104,7 @@ static float terms(const struct job *j, int t, int h, int of, float sum)
 		if (e < 0 || served_by(j, i) != of || !takes_part(j, i))
 			continue;
 		if (e < E)
-			sum += j->weights[i] * wide(j, result(j, j->x[t * H + h], e));
+			sum += j->weights[i] * ep_wide(j->way->dtype, result(j, j->x[t * H + h], e));
 		else if (e >= E + j->zero)
 			sum += j->weights[i] * special(j, t, h, e);
 	}
@@ -152,7 +139,8 @@ static float by_expert(const struct job *j, int t, int h)
 
 		if (e < 0 || !takes_part(j, i) || (e >= E && e < E + j->zero))
 			continue;
-		sum += j->weights[i] * (e < E ? wide(j, result(j, j->x[t * H + h], e)) : special(j, t, h, e));
+		sum += j->weights[i] *
+		       (e < E ? ep_wide(j->way->dtype, result(j, j->x[t * H + h], e)) : special(j, t, h, e));
 	}
 	return sum;
 }
@@ -172,8 +160,9 @@ static void check_out(const struct job *j)
 		for (int h = 0; h < H; h++) {
 			float sum = (parts ? by_rank(j, t, h) : by_expert(j, t, h)) * scale;
 
-			must(j->out[t * H + h] == narrow(j, sum), "%s: rank %d token %d element %d: %g, not %g",
-			     j->way->name, j->rank, t, h, (double)wide(j, j->out[t * H + h]), (double)sum);
+			must(j->out[t * H + h] == ep_narrow(j->way->dtype, sum),
+			     "%s: rank %d token %d element %d: %g, not %g", j->way->name, j->rank, t, h,
+			     (double)ep_wide(j->way->dtype, j->out[t * H + h]), (double)sum);
 		}
 	}
 }
@@ -187,7 +176,7 @@ static void fill(struct job *j, uint64_t seed)
 
 	j->tokens = (int)(harness_random(&state) % (T + 1));
 	for (int i = 0; i < T * H; i++)
-		j->x[i] = narrow(j, (float)(int)(harness_random(&state) % 400) / 16 - 12);
+		j->x[i] = ep_narrow(j->way->dtype, (float)(int)(harness_random(&state) % 400) / 16 - 12);
 	for (int t = 0; t < T; t++) /* a NaN with a payload, an infinity */
 		j->x[t * H + ODD] = (uint16_t)(t % 3 == 0 ? 0xff81 : t % 3 == 1 ? 0x7c00 : 0x8001);
 	for (int i = 0; i < CONSTANTS * H; i++)
@@ -209,19 +198,13 @@ static void fill(struct job *j, uint64_t seed)
 
 static void dispatch(struct job *j)
 {
-	struct covey_dispatch_args a = COVEY_DISPATCH_INIT;
+	struct covey_dispatch_args a = EP_DISPATCH(j);
 
 	for (int r = 0; r < WORLD; r++)
 		j->active[r] = r != 2;
-	a.num_tokens = j->tokens;
-	a.x = j->x;
 	a.experts = j->way->wide_ids ? NULL : j->ids;
 	a.experts64 = j->way->wide_ids ? j->ids64 : NULL;
 	a.weights = j->weights;
-	a.packed_x = j->packed;
-	a.count = j->count;
-	a.src_info = j->src;
-	a.range = j->range;
 	a.flat = j->flat;
 	a.triplets = j->triplets;
 	a.recv_experts = j->recv_experts;
@@ -253,15 +236,16 @@ static void sum_row(struct job *j, const int *of, int row)
 
 		for (int i = row * K; i < (row + 1) * K; i++)
 			if (j->recv_experts[i] >= 0)
-				sum += j->recv_weights[i] * wide(j, result(j, *x, of[j->recv_experts[i]]));
-		*x = narrow(j, sum);
+				sum += j->recv_weights[i] *
+				       ep_wide(j->way->dtype, result(j, *x, of[j->recv_experts[i]]));
+		*x = ep_narrow(j->way->dtype, sum);
 	}
 }
 
 /* In place: y is packed_x. */
 static void experts(struct job *j)
 {
-	const int close = j->way->preset == COVEY_EP_WIN || j->way->preset == COVEY_EP_MESH;
+	const int close = j->way->preset == COVEY_EP_WIN;
 	int of[E], n = locals(j, of), first = 0;
 
 	must(n == j->ep->el, "%d local experts, not %d", j->ep->el, n);
@@ -279,16 +263,10 @@ static void experts(struct job *j)
 
 static void combine_args(struct job *j, struct covey_combine_args *a)
 {
-	a->num_tokens = j->tokens;
+	*a = EP_COMBINE(j, j->packed);
 	a->renormalise = j->way->renormalise;
-	a->y = j->packed;
-	a->count = j->count;
-	a->src_info = j->src;
-	a->range = j->range;
 	a->experts = j->way->wide_ids ? NULL : j->ids;
 	a->experts64 = j->way->wide_ids ? j->ids64 : NULL;
-	a->weights = j->weights;
-	a->out = j->out;
 	a->placed = j->placed;
 	a->token_mask = j->way->masked ? j->mask : NULL;
 	a->mask_columns = K;
@@ -304,16 +282,12 @@ static void combine_args(struct job *j, struct covey_combine_args *a)
 
 static struct covey_ep *create(struct covey_group *group, const struct way *w)
 {
-	struct covey_ep_config c = COVEY_EP_CONFIG_INIT;
+	struct covey_ep_config c = ep_config(T, H, K, E);
 	struct covey_ep *ep = NULL;
 	int owner[E * P];
 
 	for (int i = 0; i < E * w->places; i++)
 		owner[i] = owner_at(i / w->places, i % w->places);
-	c.max_tokens = T;
-	c.hidden = H;
-	c.top_k = K;
-	c.experts = E;
 	c.expert_owner = owner;
 	c.places = w->places;
 	c.preset = w->preset;
@@ -336,7 +310,7 @@ static void every_way(struct member *m)
 		j->constants = m->rank ? 0 : CONSTANTS;
 		j->ep = create(m->group, j->way);
 		for (uint64_t seed = 0; seed < TURNS; seed++) {
-			struct covey_combine_args a = COVEY_COMBINE_INIT;
+			struct covey_combine_args a;
 
 			fill(j, seed);
 			dispatch(j);
@@ -358,16 +332,6 @@ START_TEST(terms_of_no_rank_are_added_with_their_weights)
 }
 END_TEST
 
-static void refused(struct job *j, const struct covey_combine_args *a, struct CUstream_st *stream, int want,
-		    const char *why)
-{
-	struct covey_error_info info;
-
-	must(covey_combine(j->ep, a, stream, NULL) == want, "%s: not refused", why);
-	covey_last_error(j->ep->group, &info);
-	must(strstr(info.cause, why) != NULL, "\"%s\" has no \"%s\"", info.cause, why);
-}
-
 static void refusals(struct member *m)
 {
 	static const struct way plain[] = { { .preset = COVEY_EP_COMPACT, .dtype = COVEY_BFLOAT16, .places = 1 },
@@ -378,25 +342,20 @@ static void refusals(struct member *m)
 	int owner[E] = { 0 };
 
 	for (int i = 0; i < 2; i++) {
-		struct covey_ep_config c = COVEY_EP_CONFIG_INIT;
+		struct covey_ep_config c = ep_config(T, H, K, E);
 
 		memset(j, 0, sizeof(*j));
 		j->way = &plain[i];
 		j->tokens = T;
-		c.max_tokens = T;
-		c.hidden = H;
-		c.top_k = K;
-		c.experts = E;
 		c.expert_owner = owner;
 		c.preset = plain[i].preset;
 		must(!covey_ep_create(m->group, &c, &j->ep), "create");
 #define REFUSED(FIELD, VALUE, STREAM, ERR, WHY) \
 	do { \
-		a = (struct covey_combine_args)COVEY_COMBINE_INIT; \
 		j->zero = ZERO, j->copies = COPIES, j->constants = CONSTANTS; \
 		combine_args(j, &a); \
 		a.FIELD = VALUE; \
-		refused(j, &a, STREAM, ERR, WHY); \
+		ep_refused(m->group, covey_combine(j->ep, &a, STREAM, NULL), ERR, WHY); \
 	} while (0)
 		REFUSED(x, NULL, NULL, COVEY_ERR_INVAL, "x must not be NULL");
 		REFUSED(constant_a1, NULL, NULL, COVEY_ERR_INVAL, "constant_a1, constant_a2 and constant_v");

@@ -118,8 +118,7 @@ START_TEST(programs_are_given_no_descriptor)
 		job.config[i] = harness_config("exec", RANKS);
 		job.config[i].transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	}
-	for (int r = 0; r < RANKS; r++)
-		pid[r] = harness_fork(rank_main, &job, r);
+	harness_fork_all(rank_main, &job, pid, RANKS);
 	for (int r = 0; r < RANKS; r++)
 		must(!harness_reap(pid[r]), "rank %d: programs were given descriptors, or it ended badly", r);
 }

@@ -56,8 +56,7 @@ static void run_bound(int transport, int first, int second, int spins)
 
 	job.config.transport = transport;
 	job.spins = harness_shared(RANKS * sizeof(*job.spins));
-	for (int r = 0; r < RANKS; r++)
-		pid[r] = harness_fork(bound_rank, &job, r);
+	harness_fork_all(bound_rank, &job, pid, RANKS);
 	for (int r = 0; r < RANKS; r++)
 		must(!harness_reap(pid[r]), "rank %d ended badly", r);
 	for (int r = 0; r < RANKS; r++)

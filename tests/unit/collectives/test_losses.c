@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../suite.h"
 #include "engine.h"
 #include "losses.h"
 
@@ -36,14 +37,8 @@ int main(void)
 {
 	Suite *suite = suite_create("collectives/losses");
 	TCase *tests = tcase_create("losses");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_test(tests, losses_has_a_row_for_every_operation);
 	suite_add_tcase(suite, tests);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(suite);
 }

@@ -2,16 +2,27 @@
 /*
  * Every public function with every set of its pointers NULL, first without a group and then with one that works. The
  * calls are made from covey.h when the test is built (null_calls.awk), so that no function can be forgotten: nothing
- * faults, what cannot do without a pointer says so, and the group is as good as before.
+ * faults, what cannot do without a pointer says so, and the group is as good as before. Whether a call succeeds or not, it
+ * leaves errno, locale, umask, working directory and signal mask as they were.
  *
  * labels: redis real
  */
+#include "covey_admin.h"
+#include "covey_device.h"
 #include "harness.h"
 
+#include <errno.h>
+#include <limits.h>
+#include <locale.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define ROOM 4096
+#define ODD 4711 /* no number of an error */
+#define ODD_UMASK 0137
 
 /* What stands in each place where a pointer is not NULL. */
 struct values {
@@ -93,6 +104,60 @@ static void clean_up(const struct values *v)
 	*v->ep_out = NULL;
 }
 
+/* ---- what belongs to the caller ---- */
+
+static struct {
+	char directory[PATH_MAX], locale[256];
+	locale_t of_thread;
+	sigset_t signals;
+} own;
+
+/* Nothing of it is as a process has it at first. */
+static void make_own(void)
+{
+	must(setlocale(LC_ALL, "C.UTF-8") && !chdir("/usr"), "no locale or directory");
+	own.of_thread = newlocale(LC_NUMERIC_MASK, "C", NULL);
+	uselocale(own.of_thread);
+	umask(ODD_UMASK);
+	sigemptyset(&own.signals);
+	sigaddset(&own.signals, SIGUSR2);
+	sigaddset(&own.signals, SIGRTMIN + 3);
+	pthread_sigmask(SIG_SETMASK, &own.signals, NULL);
+	must(getcwd(own.directory, sizeof(own.directory)), "the working directory");
+	snprintf(own.locale, sizeof(own.locale), "%s", setlocale(LC_ALL, NULL));
+}
+
+static void before(void)
+{
+	errno = ODD;
+}
+
+static void after(const char *call, unsigned null)
+{
+	const int error = errno;
+	char directory[PATH_MAX];
+	sigset_t signals;
+
+	must(error == ODD, "%s with %x NULL: errno is %d", call, null, error);
+	must(!strcmp(setlocale(LC_ALL, NULL), own.locale) && uselocale((locale_t)0) == own.of_thread,
+	     "%s with %x NULL: the locale is another", call, null);
+	must(umask(ODD_UMASK) == ODD_UMASK, "%s with %x NULL: the umask is another", call, null);
+	must(getcwd(directory, sizeof(directory)) && !strcmp(directory, own.directory),
+	     "%s with %x NULL: the directory is %s", call, null, directory);
+	pthread_sigmask(SIG_SETMASK, NULL, &signals);
+	for (int n = 1; n <= SIGRTMAX; n++)
+		must(sigismember(&signals, n) == sigismember(&own.signals, n),
+		     "%s with %x NULL: signal %d is masked, or no longer", call, null, n);
+}
+
+#define SAME(call) (before(), same_status((call), #call))
+
+static int same_status(int status, const char *call)
+{
+	after(call, 0);
+	return status;
+}
+
 static void run_row(const struct row *row, const struct values *v, unsigned null)
 {
 	int needs = (null & row->needed) != 0, joins = !strncmp(row->name, "covey_join", 10);
@@ -102,7 +167,9 @@ static void run_row(const struct row *row, const struct values *v, unsigned null
 		return;
 	*v->group_out = (struct covey_group *)8;
 	fprintf(stderr, "%s, NULL %x\n", row->name, null); /* the last one named is the one that faults */
+	before();
 	status = row->run(v, null);
+	after(row->name, null);
 	must(row->kind != INT || !needs || status < 0, "%s with %x NULL: %ld", row->name, null, status);
 	if (joins && row->pointers == 2 && !(null & 2))
 		must(status < 0 && !*v->group_out, "%s with %x NULL: %ld", row->name, null, status);
@@ -235,6 +302,25 @@ static struct values fill(const struct covey_config *config)
 	return v;
 }
 
+/* Those that end what they are given, once with success. */
+static void end_all(const struct values *v, struct covey_config *config)
+{
+	struct covey_group *group;
+
+	config->group = "null-ends";
+	must(!SAME(covey_join_start(config, &group)), "a join begins");
+	must(!SAME(covey_join_wait(group, harness_deadline(WATCHDOG_MS))), "a join");
+	must(!SAME(covey_leave(group, harness_deadline(WATCHDOG_MS))), "a leave");
+	SAME((covey_close(group), 0));
+	config->group = "null-aborts";
+	must(!SAME(covey_join(config, &group)), "a join");
+	SAME((covey_abort(group), 0));
+	SAME((covey_close(group), 0));
+	SAME((covey_ep_destroy(v->ep), 0));
+	SAME((covey_work_free(v->work), 0));
+	SAME((covey_close(v->group), 0));
+}
+
 START_TEST(null_instead_of_any_pointer_is_refused_or_welcome)
 {
 	struct covey_config config = harness_config("null", 1);
@@ -242,6 +328,7 @@ START_TEST(null_instead_of_any_pointer_is_refused_or_welcome)
 	int64_t value = 5;
 
 	unsetenv("COVEY_STORE");
+	make_own();
 	run_all(&v);
 	v.group = harness_join(&config, 0);
 	must(!covey_allreduce_start(&value, &value, 1, COVEY_INT64, COVEY_SUM, v.group, NULL, &v.work), "no work");
@@ -250,9 +337,7 @@ START_TEST(null_instead_of_any_pointer_is_refused_or_welcome)
 	run_all(&v);
 	must(!covey_allreduce(&value, &value, 1, COVEY_INT64, COVEY_SUM, v.group, NULL, NULL) && value == 5, "%ld",
 	     (long)value);
-	covey_ep_destroy(v.ep);
-	covey_work_free(v.work);
-	covey_close(v.group);
+	end_all(&v, &config);
 }
 END_TEST
 
@@ -302,7 +387,7 @@ START_TEST(null_in_a_struct_of_arguments_faults_nowhere)
 	static const float scale[1] = { 2 };
 
 	v.group = harness_join(&config, 0);
-	for (int preset = COVEY_EP_LL; preset <= COVEY_EP_MESH; preset++) {
+	for (int preset = COVEY_EP_LL; preset <= COVEY_EP_WIN; preset++) {
 		room.expert_scale = preset == COVEY_EP_LL || preset == COVEY_EP_FLAT ? scale : NULL;
 		room.ep_config.preset = preset;
 		must(!covey_ep_create(v.group, &room.ep_config, &v.ep), "no handle");

@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Outputs are written only on success: every public function that has one is called so that it fails, and what the
- * caller had there stands. A decided operation has a result, with an error too; one that took no place has none.
+ * caller had there stands. A decided operation has a result, with an error too; one that took no place has none. Of one
+ * that took its place and ends with an error, what it receives into may be written, and nothing else.
  *
  * labels: redis
  */
+#include "covey_admin.h"
+#include "covey_device.h"
 #include "harness.h"
+
+#include <stdlib.h>
 
 #define FILL 0x5a
 
@@ -187,12 +192,114 @@ START_TEST(outputs_are_written_only_on_success)
 }
 END_TEST
 
+/* ---- operations that took their place ---- */
+
+enum { MANY = 100000, LOST_RANK = 2 };
+
+static int32_t sent(int rank, int i)
+{
+	return rank * 1000 + i % 1000;
+}
+
+static void send_stands(const int32_t *send, int rank)
+{
+	for (int i = 0; i < MANY; i++)
+		must(send[i] == sent(rank, i), "send[%d] is %d", i, send[i]);
+}
+
+/* A rank is dead, and operations must not lack it: an element is as it was, or that of the others. */
+static void lacks_one(struct member *m, const int32_t *send, int32_t *recv)
+{
+	struct covey_result res;
+
+	memset(recv, FILL, MANY * sizeof(*recv));
+	must(covey_allreduce(send, recv, MANY, COVEY_INT32, COVEY_SUM, m->group, NULL, &res) == COVEY_ERR_PEER,
+	     "allreduce: %d", res.status);
+	for (int i = 0; i < MANY; i++)
+		must(recv[i] == FILL * 0x01010101 || recv[i] == sent(0, i) + sent(1, i), "recv[%d] is %d", i, recv[i]);
+	send_stands(send, m->rank);
+}
+
+static void differs(struct member *m, const int32_t *send, int32_t *recv)
+{
+	must(covey_allreduce(send, recv, MANY, COVEY_INT32, m->rank ? COVEY_MAX : COVEY_MIN, m->group, NULL, NULL) ==
+		     COVEY_ERR_MISMATCH,
+	     "different reductions");
+	send_stands(send, m->rank);
+}
+
+/* The combine after a dispatch that failed is called, takes what the dispatch left, and has an outcome of its own. */
+static void pair_differs(struct member *m)
+{
+	struct covey_combine_args c = COVEY_COMBINE_INIT;
+	struct covey_dispatch_args d = COVEY_DISPATCH_INIT;
+	struct covey_ep_config config = COVEY_EP_CONFIG_INIT;
+	static const float smooth[2 * 8];
+	uint16_t token[8] = { 0 }, y[3 * 8] = { 0 }, got[8];
+	int8_t packed[3 * 8];
+	int32_t id = 1, count, src[3];
+	int64_t range[3];
+	float scales[3], weight = 1;
+	struct covey_ep *ep;
+
+	config.max_tokens = config.top_k = 1;
+	config.hidden = 8;
+	config.experts = 2;
+	config.rows = COVEY_EP_ROWS_INT8;
+	must(!covey_ep_create(m->group, &config, &ep), "a handle");
+	d.num_tokens = c.num_tokens = 1;
+	d.x = token;
+	d.experts = c.experts = &id;
+	d.smooth = m->rank ? smooth : NULL;
+	d.packed_x = packed;
+	d.packed_scales = scales;
+	d.count = &count;
+	d.src_info = src;
+	d.range = range;
+	memset(range, FILL, sizeof(range));
+	must(covey_dispatch(ep, &d, NULL, NULL) == COVEY_ERR_MISMATCH, "factors on one rank");
+	c.weights = &weight;
+	c.y = y;
+	c.range = range;
+	c.out = got;
+	must(!covey_combine(ep, &c, NULL, NULL), "a combine of its own outcome");
+	covey_ep_destroy(ep);
+}
+
+static void operation_fails(struct member *m)
+{
+	int32_t *send = malloc(MANY * sizeof(*send)), *recv = malloc(MANY * sizeof(*recv));
+
+	must(send && recv, "memory");
+	for (int i = 0; i < MANY; i++)
+		send[i] = sent(m->rank, i);
+	m->no_leave = m->rank == LOST_RANK;
+	must(!covey_barrier(m->group, NULL, NULL) && !covey_set_on_loss(m->group, COVEY_ON_LOSS_FAIL), "begin");
+	if (m->rank != LOST_RANK) {
+		lacks_one(m, send, recv);
+		must(!covey_admit(m->group, NULL, 0, NULL), "admit");
+		differs(m, send, recv);
+		pair_differs(m);
+	}
+	free(send);
+	free(recv);
+}
+
+START_TEST(an_operation_that_fails_writes_what_it_receives_into_alone)
+{
+	struct covey_config config = harness_config("failing", 3);
+
+	harness_threads(&config, operation_fails, NULL);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("collectives/outputs");
 	TCase *tests = tcase_create("outputs");
 
 	tcase_add_test(tests, outputs_are_written_only_on_success);
+	tcase_add_test(tests, an_operation_that_fails_writes_what_it_receives_into_alone);
 	suite_add_tcase(suite, tests);
 	return harness_main(suite);
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../suite.h"
 #include "engine_state.h"
 #include "mesh.h"
 #include "pair_state.h"
@@ -315,8 +316,6 @@ int main(void)
 {
 	Suite *suite = suite_create("collectives/outrun");
 	TCase *outrun = tcase_create("outrun");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_checked_fixture(outrun, set_up, tear_down);
 	tcase_add_test(outrun, what_is_read_in_the_view_is_a_result);
@@ -327,9 +326,5 @@ int main(void)
 	tcase_add_test(outrun, a_message_of_the_view_arrives);
 	tcase_add_test(outrun, a_message_to_the_next_incarnation_does_not);
 	suite_add_tcase(suite, outrun);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return suite_run(suite);
 }

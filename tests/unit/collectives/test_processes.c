@@ -316,8 +316,7 @@ static void deaths(int transport, int victims, int together)
 
 	plan_open(&plan, transport_name(transport), 4, transport);
 	plan.leave = 1;
-	for (int r = 0; r < 4; r++)
-		pid[r] = harness_fork(founder, &plan, r);
+	harness_fork_all(founder, &plan, pid, 4);
 	kill_at_random(&plan, pid[first], first, &random, 50, STREAM / 2);
 	if (victims == 2) {
 		left &= ~(1ull << second);
@@ -370,8 +369,7 @@ START_TEST(a_stopped_rank_is_fenced)
 	plan.config.link_ms = 300;
 	plan.leave = 1;
 	plan.shared->stop = OPS - 1;
-	for (int r = 0; r < 4; r++)
-		pid[r] = harness_fork(founder, &plan, r);
+	harness_fork_all(founder, &plan, pid, 4);
 	harness_until(&plan.shared->at[2], 200, "rank 2");
 	kill(pid[2], SIGSTOP);
 	harness_until(&plan.shared->at[0], plan.shared->at[2] + 200, "rank 0 without rank 2");
@@ -397,8 +395,7 @@ START_TEST(a_replacement_takes_the_place_of_the_dead)
 	plan.admit_every = 20;
 	plan.leave = 1;
 	plan.shared->stop = OPS - 1;
-	for (int r = 0; r < 4; r++)
-		pid[r] = harness_fork(founder, &plan, r);
+	harness_fork_all(founder, &plan, pid, 4);
 	kill_at_random(&plan, pid[1], 1, &random, 50, 300);
 	harness_reap(pid[1]);
 	memset(plan.shared->note[1], 0, sizeof(plan.shared->note[1]));
@@ -423,8 +420,7 @@ START_TEST(a_group_of_two_grows_to_four)
 	plan.admit_every = 20;
 	plan.leave = 1;
 	plan.shared->stop = OPS - 1;
-	for (int r = 0; r < 2; r++)
-		pid[r] = harness_fork(founder, &plan, r);
+	harness_fork_all(founder, &plan, pid, 2);
 	harness_until(&plan.shared->at[0], 50, "rank 0");
 	for (int r = 2; r < 4; r++)
 		pid[r] = harness_fork(joiner, &plan, r);
@@ -489,8 +485,7 @@ static void take_out(const char *name, int retire, int transport)
 
 	plan_open(&plan, name, 3, transport);
 	plan.leave = retire;
-	for (int r = 0; r < 3; r++)
-		pid[r] = harness_fork(asker, &plan, r);
+	harness_fork_all(asker, &plan, pid, 3);
 	status = reap(&plan, pid[2]);
 	must(WIFEXITED(status) &&
 		     (WEXITSTATUS(status) == -COVEY_ERR_FENCED || (retire && WEXITSTATUS(status) == -COVEY_ERR_CLOSED)),
@@ -524,8 +519,7 @@ START_TEST(nothing_stays_behind)
 	plan_open(&plan, "clean", 3, COVEY_TRANSPORT_SHM);
 	plan.leave = 1;
 	plan.shared->stop = OPS - 1;
-	for (int r = 0; r < 3; r++)
-		pid[r] = harness_fork(founder, &plan, r);
+	harness_fork_all(founder, &plan, pid, 3);
 	harness_until(&plan.shared->at[1], 100, "rank 1");
 	kill(pid[1], SIGKILL);
 	harness_reap(pid[1]);
@@ -548,8 +542,7 @@ START_TEST(a_zombie_is_dead)
 	plan_open(&plan, "zombie", 3, COVEY_TRANSPORT_SHM);
 	plan.leave = 1;
 	plan.shared->stop = OPS - 1;
-	for (int r = 0; r < 3; r++)
-		pid[r] = harness_fork(founder, &plan, r);
+	harness_fork_all(founder, &plan, pid, 3);
 	harness_until(&plan.shared->at[0], 100, "rank 0");
 	kill(pid[0], SIGKILL);
 	reap_well(&plan, pid[1], 1);

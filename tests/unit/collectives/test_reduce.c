@@ -6,6 +6,7 @@
  *
  * labels: tsan
  */
+#include "../../suite.h"
 #include "harness.h"
 
 #include <math.h>
@@ -383,8 +384,6 @@ int main(void)
 {
 	Suite *suite = suite_create("collectives/reduce");
 	TCase *tc = tcase_create("reduce");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_loop_test(tc, reduce_is_a_left_fold_of_every_type, 0, 3 * (int)DTYPES);
 	tcase_add_loop_test(tc, instruction_sets_give_the_same_bits, 0, 2 * (int)DTYPES);
@@ -400,9 +399,5 @@ int main(void)
 	tcase_add_test(tc, zeros_keep_the_sign_of_the_first);
 	tcase_add_test(tc, unknown_types_and_operations_are_known_as_such);
 	suite_add_tcase(suite, tc);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return suite_run(suite);
 }

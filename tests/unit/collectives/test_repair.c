@@ -3,6 +3,7 @@
  * The engine of rank 0 of two or three, alone: what a repair makes of a private operation whose source rank 1 is
  * written here by hand into its window. No agent, no links: the others are on another host, and their links are down.
  */
+#include "../../suite.h"
 #include "harness.h"
 
 #include <stdlib.h>
@@ -237,8 +238,6 @@ int main(void)
 {
 	Suite *suite = suite_create("collectives/repair");
 	TCase *tc = tcase_create("repair");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_checked_fixture(tc, setup, teardown);
 	tcase_add_test(tc, what_a_link_that_was_down_would_have_brought_is_missing);
@@ -250,9 +249,5 @@ int main(void)
 	tcase_add_checked_fixture(tc, setup_three, teardown);
 	tcase_add_test(tc, what_came_before_its_link_broke_is_taken_without_the_others);
 	suite_add_tcase(suite, tc);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(suite);
 }

@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "covey_admin.h"
 #include "chaos/sentinel.h"
 
 #define RANKS 4

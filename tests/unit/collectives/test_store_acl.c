@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The smallest permissions as docs/store.md has them are enough for the whole life of a group, and each of them is
+ * The smallest permissions as docs/operate/store.md has them are enough for the whole life of a group, and each of them is
  * missed by name: the same life with one permission less ends with an error that says what to grant. So do commands that
  * the server has under another name. The server is one of our own, since users are of a whole server.
  *
  * labels: redis real
  */
+#include "covey_admin.h"
 #include "harness.h"
 
 #include <arpa/inet.h>
@@ -95,18 +96,18 @@ static void server_stop(void)
 	ck_assert_int_eq(system(line), 0);
 }
 
-/* The line of docs/store.md, from `on` on. */
+/* The line of docs/operate/store.md, from `on` on. */
 static void documented(char *text, size_t bytes)
 {
 	static const char begin[] = "    ACL SETUSER covey ";
-	FILE *file = fopen(COVEY_SOURCE_DIR "/docs/store.md", "re");
+	FILE *file = fopen(COVEY_SOURCE_DIR "/docs/operate/store.md", "re");
 
 	ck_assert_ptr_nonnull(file);
 	text[0] = '\0';
 	while (fgets(text, (int)bytes, file) && strncmp(text, begin, strlen(begin)) != 0)
 		text[0] = '\0';
 	fclose(file);
-	ck_assert_msg(text[0], "docs/store.md has no line ACL SETUSER covey");
+	ck_assert_msg(text[0], "docs/operate/store.md has no line ACL SETUSER covey");
 	memmove(text, text + strlen(begin), strlen(text + strlen(begin)) + 1);
 	text[strcspn(text, "\n")] = '\0';
 }

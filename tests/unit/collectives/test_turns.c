@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Has a call taken its place in the order? What CVY_TURN_LIST (losses.h, docs/errors.md) says, row by row: after each
+ * Has a call taken its place in the order? What CVY_TURN_LIST (losses.h, docs/operate/errors.md) says, row by row: after each
  * the next operation has the number that follows from it.
  *
  * labels: redis

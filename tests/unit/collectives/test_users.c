@@ -383,8 +383,7 @@ START_TEST(a_member_of_another_user_is_told_why_and_once)
 	*slash = '\0';
 	must(!chmod(path, 0711), "%s", path);
 	config.join_ms = 7000; /* who waits to be dialled says so after 5 seconds */
-	for (int r = 0; r < RANKS; r++)
-		pid[r] = harness_fork(joins_in_vain, &config, r);
+	harness_fork_all(joins_in_vain, &config, pid, RANKS);
 	for (int r = 0; r < RANKS; r++)
 		must(harness_reap(pid[r]) == 0, "rank %d", r);
 	must(!chmod(path, 0700), "%s", path);

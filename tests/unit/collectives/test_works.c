@@ -147,8 +147,10 @@ static void run_deadline(struct member *m)
 {
 	struct hold *hold = m->arg;
 	struct covey_work *work;
+	uint64_t end = harness_deadline(WATCHDOG_MS);
 	int64_t value = m->rank;
 	struct covey_result res;
+	char text[128];
 
 	if (m->rank)
 		harness_until(&hold->word, 1, "rank 0");
@@ -158,6 +160,10 @@ static void run_deadline(struct member *m)
 		ck_assert_int_eq(covey_work_wait(work, harness_now_ns() + 5000000, &res), COVEY_ERR_TIMEOUT);
 		ck_assert_int_eq(covey_work_wait(work, 1, &res), COVEY_ERR_TIMEOUT); /* long past */
 		ck_assert_int_eq(covey_work_test(work, NULL), COVEY_ERR_AGAIN);
+		do { /* a step may be under way when it looks */
+			must(!covey_work_progress(work, text, sizeof(text)), "progress");
+			must(harness_now_ns() < end, "progress is \"%s\"", text);
+		} while (!strstr(text, ", waits for rank "));
 		__atomic_store_n(&hold->word, 1, __ATOMIC_RELEASE);
 	}
 	must(!covey_work_wait(work, harness_deadline(WATCHDOG_MS), &res), "wait");
@@ -172,6 +178,51 @@ START_TEST(a_wait_that_times_out_may_be_taken_up_again)
 
 	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, run_deadline, &hold);
+}
+END_TEST
+
+static void run_sliced(struct member *m)
+{
+	struct hold *hold = m->arg;
+	struct covey_work *work = NULL;
+	struct covey_result res;
+	int64_t value = 1, left = 1;
+
+	if (m->rank)
+		harness_until(&hold->word, 1, "rank 0");
+	else
+		must(!covey_set_slice(m->group, 1), "slice");
+	for (uint64_t seq = 1; seq <= 2 && !m->rank; seq++) { /* the second is never resumed */
+		int64_t *at = seq == 1 ? &value : &left;
+
+		ck_assert_int_eq(covey_allreduce(at, at, 1, COVEY_INT64, COVEY_SUM, m->group, NULL, &res),
+				 COVEY_ERR_AGAIN);
+		must(res.status == COVEY_ERR_AGAIN && res.seq == seq, "number %llu", (unsigned long long)res.seq);
+	}
+	if (!m->rank) {
+		ck_assert_int_eq(covey_work_resume(m->group, 3, &work), COVEY_ERR_INVAL);
+		must(!covey_work_resume(m->group, 1, &work), "resume");
+		ck_assert_int_eq(covey_work_resume(m->group, 1, &work), COVEY_ERR_INVAL);
+		__atomic_store_n(&hold->word, 1, __ATOMIC_RELEASE);
+		must(!covey_work_wait(work, harness_deadline(WATCHDOG_MS), &res), "wait");
+		covey_work_free(work);
+		must(!covey_set_slice(m->group, 0), "no slice");
+	} else {
+		must(!covey_allreduce(&value, &value, 1, COVEY_INT64, COVEY_SUM, m->group, NULL, &res), "first");
+		must(!covey_allreduce(&left, &left, 1, COVEY_INT64, COVEY_SUM, m->group, NULL, NULL), "second");
+	}
+	must(value == m->n && res.seq == 1, "sum %lld", (long long)value);
+	must(!covey_barrier(m->group, NULL, NULL), "barrier"); /* in order: the second is done */
+	must(left == m->n, "sum %lld", (long long)left);
+}
+
+START_TEST(a_blocking_call_that_takes_a_slice_may_be_taken_up_again)
+{
+	struct covey_config config = harness_config("slice", 3);
+	struct hold hold = { 0 };
+
+	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
+	harness_threads(&config, run_sliced, &hold);
 }
 END_TEST
 
@@ -295,6 +346,7 @@ int main(void)
 	tcase_add_loop_test(tc, works_go_on_when_nobody_waits, 0, 2);
 	tcase_add_test(tc, groups_do_not_wait_for_each_other);
 	tcase_add_loop_test(tc, a_wait_that_times_out_may_be_taken_up_again, 0, 2);
+	tcase_add_loop_test(tc, a_blocking_call_that_takes_a_slice_may_be_taken_up_again, 0, 2);
 	tcase_add_test(tc, a_freed_work_goes_on);
 	tcase_add_loop_test(tc, abort_makes_waits_return, 0, 2);
 	tcase_add_loop_test(tc, close_without_leave_is_a_death, 0, 2);

@@ -315,3 +315,47 @@ void x_u_voter(struct bench *b)
 		prove(b, i);
 	SAYS(b, 9, "register 1 a h 1 2 8 auto s " FRESH, "TAKEN");
 }
+
+/* A repeat of a voter's register comes late: its address gets a number that no process has. That gives up nothing. */
+void late_register_gives_up_nothing(struct bench *b)
+{
+	char line[200], record[8192];
+
+	group(b, 1, "auto");
+	SAYS(b, 1, "register any a1:1 h 0 1 8 auto sec", "OK");
+	snprintf(b->inc[1], sizeof(b->inc[1]), "%.20s", got(b, "inc"));
+	snprintf(b->life[1], sizeof(b->life[1]), "%.60s", got(b, "life"));
+	SAYS(b, 1, "ready 1", "OK");
+	ck_assert_str_eq(report(b, 0, "0 0 0 5 - - -"), "COMMIT");
+	acks(b, 0, 2);
+	SAYS(b, 0, "open 2 admitted 0", "OK");
+	(void)report(b, 0, "1 1 1 5 - - -");
+	ck_assert_str_eq(report(b, 1, "1 1 1 5 - - -"), "COMMIT");
+	acks(b, 0, 2);
+	tell(b, record, sizeof(record), "run");
+	SAYS(b, 1, "register any a1:1 h 0 1 8 auto sec", "OK");
+	b->save(b->ctx);
+	b->restore(b->ctx); /* another server has that state, and 0 alone goes there */
+	ck_assert_str_eq(hello(b, 0, record), "OK");
+	snprintf(line, sizeof(line), "open 3 lease 1 1 %s", b->inc[1]);
+	SAYS(b, 0, line, "OK");
+	(void)report(b, 0, "1 1 1 9 - - -");
+	ck_assert_str_eq(say(b, 0, "decide 3 2"), "NOQUORUM");
+}
+
+/* A voter dies, a joiner takes its rank before a view without the voter is active, and dies: each is proven dead. */
+void joiner_waits_for_the_rank_of_a_voter(struct bench *b)
+{
+	group(b, 3, "auto");
+	prove(b, 1);
+	(void)report(b, 0, "0 0 0 5 - - -");
+	ck_assert_str_eq(report(b, 2, "0 0 0 5 - - -"), "COMMIT");
+	enlist(b, 9, 0, 0, "auto");
+	SAYS(b, 9, "ready 2", "OK");
+	prove(b, 2);
+	(void)report(b, 0, "0 0 0 5 - - -");
+	prove(b, 9);
+	accuse(b, 0, 9);
+	(void)report(b, 0, "0 0 0 5 - - -");
+	ck_assert_str_ne(say(b, 0, "decide 3 2"), "NOQUORUM");
+}

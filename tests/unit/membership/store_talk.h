@@ -77,7 +77,9 @@ const char *hello(struct bench *b, int who, const char *record);
 	X(x_late_gone) \
 	X(x_any_joiner_in_form) \
 	X(x_never_takes_founder) \
-	X(x_u_voter)
+	X(x_u_voter) \
+	X(late_register_gives_up_nothing) \
+	X(joiner_waits_for_the_rank_of_a_voter)
 
 #define STORE_CASE(name) void name(struct bench *b);
 STORE_CASES(STORE_CASE)

@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../../suite.h"
 #include "clock.h"
 #include "detect.h"
 #include "proc.h"
@@ -452,8 +453,6 @@ int main(void)
 {
 	Suite *suite = suite_create("membership/detect");
 	TCase *tc = tcase_create("detect");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
 	suite_add_tcase(suite, tc);
 	tcase_set_timeout(tc, 60);
@@ -473,8 +472,5 @@ int main(void)
 	tcase_add_test(tc, pidfd_proves_a_death_that_no_word_tells);
 	tcase_add_test(tc, zombie_leader_with_a_living_agent_is_alive);
 	tcase_add_test(tc, large_host_monitors_the_next_eight_of_the_ring);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(suite);
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "../../suite.h"
 #include "clock.h"
 #include "group.h"
 
@@ -682,8 +683,6 @@ int main(void)
 {
 	Suite *s = suite_create("membership/group");
 	TCase *t = tcase_create("group");
-	SRunner *runner = srunner_create(s);
-	int failed;
 
 	tcase_set_timeout(t, 60);
 	tcase_add_checked_fixture(t, NULL, done);
@@ -720,8 +719,5 @@ int main(void)
 	tcase_add_test(t, news_in_a_notice_are_asked_for_while_a_reply_is_under_way);
 	tcase_add_test(t, a_wrong_hint_of_a_change_is_cured_in_a_view_that_waits_for_acknowledgements);
 	suite_add_tcase(s, t);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(s);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <stdlib.h>
 
+#include "../../suite.h"
 #include "record.h"
 
 static const char *const good[] = { "OK",  "gid",	 "g",	 "max",	     "8",	"epoch",   "3",
@@ -152,8 +153,6 @@ int main(void)
 {
 	Suite *s = suite_create("membership/record");
 	TCase *t = tcase_create("record");
-	SRunner *runner = srunner_create(s);
-	int failed;
 
 	tcase_set_timeout(t, 60);
 	tcase_add_test(t, a_record_becomes_a_view);
@@ -163,8 +162,5 @@ int main(void)
 	tcase_add_test(t, an_active_view_has_its_admitted_as_voters);
 	tcase_add_test(t, records_of_one_member_share_their_strings);
 	suite_add_tcase(s, t);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(s);
 }

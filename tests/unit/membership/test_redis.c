@@ -16,6 +16,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "covey_admin.h"
+#include "../../suite.h"
 #include "clock.h"
 #include "loop.h"
 #include "redis_url.h"
@@ -655,8 +657,6 @@ int main(void)
 {
 	Suite *suite = suite_create("membership/redis");
 	TCase *tc = tcase_create("redis");
-	SRunner *runner;
-	int failed;
 
 	if (system("command -v redis-server > /dev/null && command -v redis-cli > /dev/null") != 0) {
 		puts("skipped: there is no redis-server or no redis-cli on PATH");
@@ -679,9 +679,5 @@ int main(void)
 	tcase_add_test(tc, a_cluster_that_does_not_serve_the_slot_is_named);
 	tcase_add_test(tc, nodes_that_name_each_other_are_named);
 	suite_add_tcase(suite, tc);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(suite);
 }

@@ -19,8 +19,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../../suite.h"
 #include "clock.h"
-#include "covey.h"
+#include "covey_admin.h"
 
 #define WATCHDOG_MS 20000
 
@@ -276,8 +277,6 @@ int main(void)
 {
 	Suite *suite = suite_create("membership/redis_names");
 	TCase *tc = tcase_create("names");
-	SRunner *runner;
-	int failed;
 
 	if (system("command -v redis-server > /dev/null") != 0) {
 		puts("skipped: there is no redis-server on PATH");
@@ -292,9 +291,5 @@ int main(void)
 	tcase_add_test(tc, a_node_that_is_named_is_found_at_the_last_address_of_its_name);
 	tcase_add_test(tc, a_node_whose_name_is_unknown_is_named);
 	suite_add_tcase(suite, tc);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(suite);
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../suite.h"
 #include "store_talk.h"
 
 struct memory {
@@ -329,8 +330,6 @@ int main(void)
 {
 	Suite *suite = suite_create("membership/store");
 	TCase *tc = tcase_create("store");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_checked_fixture(tc, setup, teardown);
 	tcase_add_loop_test(tc, case_holds_in_memory, 0, store_case_count);
@@ -346,9 +345,5 @@ int main(void)
 	tcase_add_test(tc, x_came_back_steals);
 	tcase_add_test(tc, wrong_type_and_schema_are_named);
 	suite_add_tcase(suite, tc);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(suite);
 }

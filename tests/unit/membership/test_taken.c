@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../../suite.h"
 #include "clock.h"
 #include "group.h"
 #include "proc.h"
@@ -354,8 +355,6 @@ int main(void)
 {
 	Suite *s = suite_create("membership/taken");
 	TCase *t = tcase_create("taken"), *p = tcase_create("processes");
-	SRunner *runner = srunner_create(s);
-	int failed;
 
 	tcase_set_timeout(t, 60);
 	tcase_add_checked_fixture(t, NULL, done);
@@ -375,8 +374,5 @@ int main(void)
 	tcase_add_test(p, a_process_is_found_by_its_thread_and_start);
 	tcase_add_test(p, a_process_that_was_killed_is_gone);
 	suite_add_tcase(s, p);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(s);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A rank on another host gives several addresses: which of them are published, and that each is tried in order. */
+#include "../../suite.h"
 #include "rig.h"
 
 #include <arpa/inet.h>
@@ -186,8 +187,6 @@ int main(void)
 {
 	Suite *s = suite_create("p2p/dial");
 	TCase *t = tcase_create("dial");
-	SRunner *runner;
-	int failed;
 
 	tcase_set_timeout(t, 60);
 	tcase_add_checked_fixture(t, setup, teardown);
@@ -197,9 +196,5 @@ int main(void)
 	tcase_add_test(t, addresses_of_no_use_are_named_with_their_causes);
 	tcase_add_test(t, an_address_where_somebody_else_is_comes_last_in_the_next_cycle);
 	suite_add_tcase(s, t);
-	runner = srunner_create(s);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(s);
 }

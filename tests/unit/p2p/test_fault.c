@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Fault plans: what is refused, and that each strikes where it says. */
+#include "../../suite.h"
 #include "rig.h"
 
 #include <sys/wait.h>
@@ -180,8 +181,6 @@ int main(void)
 {
 	Suite *s = suite_create("p2p/fault");
 	TCase *t = tcase_create("fault");
-	SRunner *runner;
-	int failed;
 
 	tcase_set_timeout(t, 60);
 	tcase_add_loop_test(t, a_bad_plan_is_refused, 0, (int)(sizeof(bad) / sizeof(*bad)));
@@ -192,9 +191,5 @@ int main(void)
 	tcase_add_test(t, reordered_puts_all_arrive_in_the_order_of_their_link);
 	tcase_add_test(t, a_cut_link_goes_down_on_both_sides);
 	suite_add_tcase(s, t);
-	runner = srunner_create(s);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(s);
 }

@@ -5,6 +5,7 @@
  */
 #include <sodium.h>
 
+#include "../../suite.h"
 #include "rig.h"
 
 #define HEAD sizeof(struct cvy_wire)
@@ -129,14 +130,8 @@ int main(void)
 {
 	Suite *suite = suite_create("p2p/hostile");
 	TCase *tcase = tcase_create("hostile");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_test(tcase, replayed_handshake_proves_nothing);
 	suite_add_tcase(suite, tcase);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return suite_run(suite);
 }

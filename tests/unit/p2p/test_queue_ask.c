@@ -6,6 +6,7 @@
 #include <check.h>
 #include <stdlib.h>
 
+#include "../../suite.h"
 #include "queue_port.h"
 
 static const uint64_t *watched[3]; /* words of the host */
@@ -111,15 +112,9 @@ int main(void)
 {
 	Suite *suite = suite_create("p2p/queue_ask");
 	TCase *tcase = tcase_create("ring");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_test(tcase, lanes_that_see_one_head_do_not_all_read);
 	tcase_add_loop_test(tcase, who_waits_is_told, 0, 2);
 	suite_add_tcase(suite, tcase);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(suite);
 }

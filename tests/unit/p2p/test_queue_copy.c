@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../suite.h"
 #include "queues.h"
 
 #define BYTES 65536
@@ -319,8 +320,6 @@ int main(void)
 {
 	Suite *suite = suite_create("p2p/queue_copy");
 	TCase *tcase = tcase_create("copy");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_test(tcase, a_batch_is_few_copies_and_all_arrives);
 	tcase_add_test(tcase, a_signal_stands_between_the_puts_around_it);
@@ -331,9 +330,5 @@ int main(void)
 	tcase_add_loop_test(tcase, a_copier_that_fails_fails_the_queue, 0, 2);
 	tcase_add_loop_test(tcase, whatever_is_posted_arrives_as_posted, 0, 10);
 	suite_add_tcase(suite, tcase);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(suite);
 }

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "../../suite.h"
 #include "queue_door.h"
 
 static struct cvy_loop *loop;
@@ -148,17 +149,11 @@ int main(void)
 {
 	Suite *suite = suite_create("p2p/queue_door");
 	TCase *tcase = tcase_create("door");
-	SRunner *runner;
-	int failed;
 
 	tcase_set_timeout(tcase, 60);
 	tcase_add_test(tcase, who_shows_its_cookie_is_let_in);
 	tcase_add_loop_test(tcase, nobody_else_is, WRONG, HOWS);
 	tcase_add_test(tcase, a_call_that_is_not_taken_says_why);
 	suite_add_tcase(suite, tcase);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(suite);
 }

@@ -7,6 +7,7 @@
 #include <check.h>
 #include <stdlib.h>
 
+#include "../../suite.h"
 #include "queue_port.h"
 
 static uint64_t others; /* entries that they claim in that moment */
@@ -112,15 +113,9 @@ int main(void)
 {
 	Suite *suite = suite_create("p2p/queue_hole");
 	TCase *tcase = tcase_create("ring");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_loop_test(tcase, a_hole_is_a_status_of_all_queues_of_the_ring, 0, 2);
 	tcase_add_test(tcase, who_waits_behind_a_hole_is_told);
 	suite_add_tcase(suite, tcase);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(suite);
 }

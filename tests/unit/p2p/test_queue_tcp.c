@@ -5,16 +5,20 @@
  * told what cannot be.
  */
 #include <check.h>
+#include <linux/filter.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "../../suite.h"
 #include "queues.h"
 
 #define BYTES ((size_t)4 << 20)
 #define WAIT_NS 20000000000ull
+#define LINK_MS 100
 
 static struct cvy_proxy *proxy;
 static struct cvy_tcp_sender *sender;
@@ -24,20 +28,43 @@ static uint8_t *near, *far;
 static uint64_t stop;
 static int fd[2];
 
-static void open_all(void)
+static void connect_tcp(void)
+{
+	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t len = sizeof(at);
+	int door = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	fd[0] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	ck_assert(!bind(door, (struct sockaddr *)&at, len) && !listen(door, 1));
+	ck_assert(!getsockname(door, (struct sockaddr *)&at, &len));
+	ck_assert(!connect(fd[0], (struct sockaddr *)&at, len));
+	fd[1] = accept(door, NULL, NULL);
+	ck_assert_int_ge(fd[1], 0);
+	close(door);
+}
+
+static void open_over(int tcp)
 {
 	struct cvy_proxy_args args = { .depth = 64, .queues = 1, .wait_ticks = WAIT_NS, .abort = &stop };
 	struct cvy_proxy_link link;
 
-	ck_assert(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd));
+	if (tcp)
+		connect_tcp();
+	else
+		ck_assert(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd));
 	near = calloc(1, BYTES);
 	far = calloc(1, BYTES);
-	ck_assert_int_eq(cvy_tcp_sender_open(fd[0], near, BYTES, BYTES, &sender), 0);
+	ck_assert_int_eq(cvy_tcp_sender_open(fd[0], near, BYTES, BYTES, LINK_MS, &sender), 0);
 	ck_assert_int_eq(cvy_tcp_receiver_open(fd[1], far, BYTES, &receiver), 0);
 	ck_assert_int_eq(cvy_proxy_open(&args, &proxy), 0);
 	cvy_tcp_sender_link(sender, &link);
 	ck_assert_int_eq(cvy_proxy_attach(proxy, 0, &link), 0);
 	cvy_proxy_queue(proxy, 0, &q);
+}
+
+static void open_all(void)
+{
+	open_over(0);
 }
 
 static void close_all(void)
@@ -162,6 +189,25 @@ START_TEST(a_far_end_that_ends_is_a_status)
 }
 END_TEST
 
+/* The path carries short packets and loses long ones: the far end is there, and no data come through. */
+START_TEST(a_path_that_carries_no_data_is_a_status)
+{
+	struct sock_filter lose[] = { BPF_STMT(BPF_LD | BPF_W | BPF_LEN, 0),
+				      BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, 500, 0, 1), BPF_STMT(BPF_RET | BPF_K, 0),
+				      BPF_STMT(BPF_RET | BPF_K, 0x40000) };
+	struct sock_fprog program = { sizeof(lose) / sizeof(lose[0]), lose };
+
+	open_over(1);
+	ck_assert_int_eq(cvy_queue_await(&q, cvy_queue_put(&q, 0, 0, BYTES)), 1);
+	ck_assert(!setsockopt(fd[1], SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)));
+	ck_assert_int_eq(cvy_queue_await(&q, cvy_queue_signal(&q, 0, 1)), 1);
+	ck_assert_int_eq(cvy_queue_await(&q, cvy_queue_put(&q, 0, 0, 4096)), CVY_QUEUE_FAILED);
+	ck_assert_uint_eq(cvy_proxy_status(proxy, 0), 0x15);
+	ck_assert_int_eq(cvy_tcp_receiver_check(receiver), 0);
+	close_all();
+}
+END_TEST
+
 static const uint64_t lies[][3] = {
 	/* op, remote, value */
 	{ CVY_RING_PUT, BYTES - 8, 9 },
@@ -202,19 +248,14 @@ int main(void)
 {
 	Suite *suite = suite_create("p2p/queue_tcp");
 	TCase *tcase = tcase_create("tcp");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_test(tcase, puts_of_any_length_arrive);
 	tcase_add_test(tcase, words_arrive_whole_and_in_order);
 	tcase_add_test(tcase, idle_is_when_all_has_been_answered);
 	tcase_add_test(tcase, a_signal_comes_after_its_put);
 	tcase_add_test(tcase, a_far_end_that_ends_is_a_status);
+	tcase_add_test(tcase, a_path_that_carries_no_data_is_a_status);
 	tcase_add_loop_test(tcase, what_cannot_be_ends_the_connection, 0, sizeof(lies) / sizeof(lies[0]));
 	suite_add_tcase(suite, tcase);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(suite);
 }

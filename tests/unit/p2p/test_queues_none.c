@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../suite.h"
 #include "queues.h"
 
 START_TEST(a_build_without_mlx5_says_so)
@@ -29,14 +30,8 @@ int main(void)
 {
 	Suite *suite = suite_create("p2p/queues_none");
 	TCase *tcase = tcase_create("queues_none");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_test(tcase, a_build_without_mlx5_says_so);
 	suite_add_tcase(suite, tcase);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(suite);
 }

@@ -13,6 +13,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "../../suite.h"
 #include "channel.h"
 #include "loop.h"
 #include "verbs.h"
@@ -482,8 +483,6 @@ int main(void)
 {
 	Suite *suite = suite_create("p2p/verbs");
 	TCase *path = tcase_create("path");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_checked_fixture(path, set_up, tear_down);
 	tcase_add_test(path, a_put_and_its_line_are_one_doorbell_and_the_tag_comes_last);
@@ -500,11 +499,7 @@ int main(void)
 	tcase_add_test(path, a_line_that_crossed_with_the_word_of_sleep_wakes_too);
 	tcase_add_test(path, a_forked_child_posts_nothing);
 	suite_add_tcase(suite, path);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return suite_run(suite);
 }
 #else
 #include <stdio.h>

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "../../suite.h"
 #include "verbs.h"
 
 START_TEST(regions_cover_the_window_once)
@@ -141,8 +142,6 @@ int main(void)
 {
 	Suite *suite = suite_create("p2p/verbs_device");
 	TCase *text = tcase_create("text");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_loop_test(text, regions_cover_the_window_once, 0, 4);
 	tcase_add_test(text, a_device_is_named_with_port_and_gid);
@@ -150,11 +149,7 @@ int main(void)
 	tcase_add_test(text, addresses_survive_the_welcome);
 	tcase_add_test(text, a_peer_is_given_up_within_the_bound);
 	suite_add_tcase(suite, text);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return suite_run(suite);
 }
 #else
 #include <stdio.h>

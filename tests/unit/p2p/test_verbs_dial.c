@@ -16,6 +16,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "../../suite.h"
 #include "rdma.h"
 #include "verbs.h"
 
@@ -549,8 +550,6 @@ int main(void)
 {
 	Suite *suite = suite_create("p2p/verbs_dial");
 	TCase *dial = tcase_create("dial");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_test(dial, a_dialled_connection_comes_up_and_leaves_nothing);
 	tcase_add_test(dial, a_request_with_the_cookie_is_taken_once);
@@ -563,11 +562,7 @@ int main(void)
 	tcase_add_test(dial, a_key_that_cannot_be_told_ends_the_path);
 	tcase_add_test(dial, rdma_that_wins_over_tcp_closes_its_connections);
 	suite_add_tcase(suite, dial);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return suite_run(suite);
 }
 #else
 #include <stdio.h>

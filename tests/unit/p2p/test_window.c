@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Own window: seals, what a receiver checks, page, heap. */
+#include "../../suite.h"
 #include "rig.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -15,6 +19,35 @@ static const struct cvy_layout *layout(void)
 	l = cvy_layout(8 << 20, 65536);
 	return &l;
 }
+
+static int interrupts; /* of the next calls, so many are */
+
+int __real_posix_fallocate(int fd, off_t from, off_t n);
+int __wrap_posix_fallocate(int fd, off_t from, off_t n);
+/* That of a kernel which is interrupted by each signal, in a program with a fast timer, and sometimes by itself. */
+int __wrap_posix_fallocate(int fd, off_t from, off_t n)
+{
+	sigset_t blocked;
+
+	pthread_sigmask(SIG_BLOCK, NULL, &blocked);
+	if (!sigismember(&blocked, SIGALRM) || interrupts-- > 0)
+		return EINTR;
+	return __real_posix_fallocate(fd, from, n);
+}
+
+START_TEST(signals_do_not_keep_a_window_from_its_room)
+{
+	struct cvy_window *w;
+	sigset_t blocked;
+
+	interrupts = 2;
+	ck_assert_int_eq(cvy_window_new(layout(), 4, NULL, &w), 0);
+	ck_assert_int_eq(interrupts, -1);
+	pthread_sigmask(SIG_BLOCK, NULL, &blocked);
+	ck_assert_int_eq(sigismember(&blocked, SIGALRM), 0);
+	cvy_window_put(w);
+}
+END_TEST
 
 START_TEST(nobody_but_the_owner_maps_it_writable)
 {
@@ -132,18 +165,13 @@ int main(void)
 {
 	Suite *s = suite_create("p2p/window");
 	TCase *t = tcase_create("window");
-	SRunner *runner;
-	int failed;
 
 	tcase_set_timeout(t, 60);
+	tcase_add_test(t, signals_do_not_keep_a_window_from_its_room);
 	tcase_add_test(t, nobody_but_the_owner_maps_it_writable);
 	tcase_add_test(t, a_receiver_takes_sealed_memory_of_the_right_size_only);
 	tcase_add_test(t, a_core_dump_leaves_windows_out);
 	tcase_add_test(t, the_same_calls_give_the_same_offsets);
 	suite_add_tcase(s, t);
-	runner = srunner_create(s);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(s);
 }

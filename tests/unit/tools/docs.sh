@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The committed pages are what the registries print now; every option, command and call has its place in the man pages
-# and the completion, and those are well formed. docs.sh SOURCE MANUAL MAN-FOLDER|- TOOL...
+# The committed pages are what the registries print now, and BENCHMARKS.md is what docs/figures gives; every option,
+# command and call has its place in the man pages and the completion, and those are well formed.
+# docs.sh SOURCE MANUAL MAN-FOLDER|- TOOL...
 # To renew the pages: docs.sh SOURCE MANUAL --update
 set -eu
 source=$1 manual=$2 man=$3
@@ -10,8 +11,9 @@ failed=0
 where=$(mktemp -d)
 trap 'rm -rf "$where"' EXIT INT TERM
 
-for page in environment errors limits losses metrics; do
-	"$manual" "$page" >"$where/$page.md"
+for page in reference/environment operate/errors reference/limits guide/losses operate/metrics; do
+	mkdir -p "$where/${page%/*}"
+	"$manual" "${page#*/}" >"$where/$page.md"
 	if [ "$man" = --update ]; then
 		cp "$where/$page.md" "$source/docs/$page.md"
 	elif ! diff -u "$source/docs/$page.md" "$where/$page.md"; then
@@ -19,6 +21,11 @@ for page in environment errors limits losses metrics; do
 		failed=1
 	fi
 done
+if command -v python3 >/dev/null; then
+	"$source/tests/bench/tables" --check || failed=1
+else
+	echo "no python3: the tables of BENCHMARKS.md are not compared with docs/figures"
+fi
 case $man in
 - | --update) exit $failed ;;
 esac
@@ -34,7 +41,8 @@ missing()
 for name in $(grep -rhoE 'getenv\("COVEY_[A-Z_]+"|\$\{?COVEY_[A-Z_]+' "$source/src" "$source/tools" "$source/tests" \
 	--include='*.c' --include='*.cu' --include='*.cuh' --include='*.h' --include='*.sh' --include=run --include=vm \
 	--include=ci --include=hwcheck --include=demo | grep -oE 'COVEY_[A-Z_]+' | sort -u); do
-	grep -q "^|.* \`$name\` |" "$where/environment.md" || missing "$name" "docs/environment.md (src/base/config.h)"
+	grep -q "^|.* \`$name\` |" "$where/reference/environment.md" ||
+		missing "$name" "docs/reference/environment.md (src/base/config.h)"
 done
 
 for tool in "$@"; do
@@ -52,16 +60,16 @@ for tool in "$@"; do
 		grep -q "^\.SH $section\$" "$page" || missing "section $section" "$page"
 	done
 done
-for call in $(grep '^COVEY_API ' "$source/include/covey.h" | grep -oE 'covey_[a-z_]+\(' | tr -d '('); do
+for call in $(grep -h '^COVEY_API ' "$source"/include/*.h | grep -oE 'covey_[a-z_]+\(' | tr -d '('); do
 	[ -e "$man/man3/$call.3" ] || missing "$call.3" "$man/man3"
-	grep -q "^\.B .*$call(" "$man/man3/covey.3" || missing "$call" "$man/man3/covey.3"
+	cat "$man"/man3/covey*.3 | grep -q "^\.B .*$call(" || missing "$call" "$man/man3"
 done
 for word in COVEY_STORE COVEY_ERR_FENCED allgather 16384; do
 	grep -q "$word" "$man/man7/covey.7" || missing "$word" "$man/man7/covey.7"
 done
 
 if command -v groff >/dev/null; then
-	for page in "$man"/man1/*.1 "$man"/man3/covey.3 "$man"/man7/*.7; do
+	for page in "$man"/man1/*.1 "$man"/man3/covey.3 "$man"/man3/covey_ep.3 "$man"/man3/covey_device.3 "$man"/man3/covey_admin.3 "$man"/man7/*.7; do
 		groff -man -Tascii -ww -z "$page" >"$where/said" 2>&1 || failed=1
 		[ ! -s "$where/said" ] || { cat "$where/said"; failed=1; }
 	done

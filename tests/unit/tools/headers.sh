@@ -17,18 +17,19 @@ while read -r folder see; do
 	done
 done <"$includes"
 
-printf '%s\n' '#include "covey.h"' 'int main(void) { struct covey_view view; struct covey_config config = COVEY_CONFIG_INIT;' \
+printf '%s\n' '#include "covey_device.h"' '#include "covey_admin.h"' 'int main(void) { struct covey_view view; struct covey_config config = COVEY_CONFIG_INIT;' \
 	'struct covey_ep_config pair = COVEY_EP_CONFIG_INIT; return (int)sizeof(view) + config.rank + pair.dtype == 0; }' |
 	$cc -std=c17 -Wall -Wextra -Wpedantic -Werror -I"$source/include" -x c -fsyntax-only - ||
-	{ echo "covey.h needs more than C17"; failed=1; }
+	{ echo "the public headers need more than C17"; failed=1; }
 if [ "$cxx" = - ]; then
 	echo "no C++ compiler: C++17 not checked"
 else
 	# The initialisers too, as a variable, an assignment and a member.
 	for std in c++11 c++17 c++20; do
 		$cxx -std=$std -Wall -Wextra -Wpedantic -Wshadow -Wmissing-field-initializers -Werror -I"$source/include" \
-			-x c++ -fsyntax-only - <<'END' || { echo "covey.h is not $std"; failed=1; }
-#include "covey.h"
+			-x c++ -fsyntax-only - <<'END' || { echo "the public headers are not $std"; failed=1; }
+#include "covey_admin.h"
+#include "covey_device.h"
 struct job {
 	covey_config config = COVEY_CONFIG_INIT;
 };

@@ -24,7 +24,7 @@ job()
 	fi
 }
 
-for preset in ll compact flat win mesh ht; do
+for preset in ll compact flat win ht; do
 	job 0 "preset $preset," --preset $preset --ranks 3 --recover --kill 1@8 --steps 30 --seed 5
 done
 job 0 "longest step of the others [0-9.]* ms, in the steps before [0-9.]* ms (median)" --extend 5@20 --steps 40 --seed 5

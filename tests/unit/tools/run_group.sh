@@ -89,5 +89,33 @@ wait $second
 for looker in $lookers; do
 	wait "$looker" || wrong "a look at a run that ended: code $?"
 done
+
+# A rank that fails when the group is closed has nothing to come back to.
+cat >"$where/job" <<-END
+	if [ \$COVEY_RANK = 0 ]; then
+		"$waiter" "$where/stop-0"
+		until [ -e "$where/over" ]; do sleep 0.05; done
+		exit 0
+	fi
+	"$waiter" "$where/never" &
+	until grep -q '^\[1\] sum 2' "$where/out-2"; do sleep 0.05; done
+	kill -9 \$!
+	wait \$!
+	echo killed
+	until [ -e "$where/closed" ]; do sleep 0.05; done
+	exit 3
+END
+"$run" -v -g $group-2 -n 2 --restart on-failure -- sh "$where/job" >"$where/out-2" 2>&1 &
+first=$!
+until_has "$where/out-2" '^\[1\] killed'
+: >"$where/stop-0"
+until_says 'closed' "$admin" -g $group-2 status
+: >"$where/closed"
+until_has "$where/out-2" "group $group-2 is closed: rank 1 is not started again"
+: >"$where/over"
+wait $first
+code=$?
+[ $code = 3 ] || wrong "a run whose rank failed behind the group's end ends with $code"
+grep -q 'rank 1 ended with code 3, 0 replacements' "$where/out-2" || wrong "a rank is started into a closed group: $(cat "$where/out-2")"
 grep -L 'has ended\|is closed' "$where"/look-* | grep . && wrong "a look at a run ended without a word"
 exit $failed

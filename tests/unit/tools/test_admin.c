@@ -20,6 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../../suite.h"
 #include "covey.h"
 
 #define WATCHDOG_MS 50000
@@ -278,8 +279,6 @@ int main(void)
 {
 	Suite *suite = suite_create("tools/admin");
 	TCase *tcase = tcase_create("admin");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
 	if (system("command -v redis-server > /dev/null") != 0) {
 		puts("skipped: there is no redis-server on PATH");
@@ -290,8 +289,5 @@ int main(void)
 	tcase_add_test(tcase, admin_does_everything_over_a_late_store);
 	tcase_add_test(tcase, admin_says_what_was_too_late);
 	suite_add_tcase(suite, tcase);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner) || !srunner_ntests_run(runner);
-	srunner_free(runner);
-	return failed;
+	return suite_run(suite);
 }

@@ -17,6 +17,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../../suite.h"
+
 #define WATCHDOG_MS 40000 /* 20 times and more of what anything here takes */
 #define EP_RUN COVEY_BUILD_DIR "/tools/ep-run"
 #define EP_PERF COVEY_BUILD_DIR "/tools/ep-perf"
@@ -284,8 +286,6 @@ int main(void)
 {
 	Suite *suite = suite_create("tools/inherits");
 	TCase *tcase = tcase_create("inherits");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
 	if (system("(command -v redis-server || command -v valkey-server || command -v redis-check-rdb) >/dev/null"))
 		return 77;
@@ -303,8 +303,5 @@ int main(void)
 	if (!access(EP_PERF, X_OK))
 		tcase_add_test(tcase, perf_ends_in_time_though_its_alarm_was_blocked);
 	suite_add_tcase(suite, tcase);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner) || !srunner_ntests_run(runner);
-	srunner_free(runner);
-	return failed;
+	return suite_run(suite);
 }

@@ -6,6 +6,7 @@
  *
  * labels: real
  */
+#include "../../suite.h"
 #include "chaos/net.h"
 
 #include <arpa/inet.h>
@@ -185,8 +186,6 @@ int main(void)
 {
 	Suite *suite = suite_create("tools/net");
 	TCase *tcase = tcase_create("net");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
 	if (missing())
 		return 77;
@@ -197,8 +196,5 @@ int main(void)
 	tcase_add_test(tcase, net_refuses_what_is_not_there);
 	tcase_add_test(tcase, net_close_brings_the_caller_back);
 	suite_add_tcase(suite, tcase);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner) || !srunner_ntests_run(runner);
-	srunner_free(runner);
-	return failed;
+	return suite_run(suite);
 }

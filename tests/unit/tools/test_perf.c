@@ -18,7 +18,8 @@
 #include <unistd.h>
 #include <jansson.h>
 
-#include "perf/all2all.h"
+#include "../../suite.h"
+#include "perf/perf.h"
 
 #define WATCHDOG_MS 40000
 #define WORDS 40
@@ -268,7 +269,7 @@ static const char *const bad[][4] = {
 	{ "dispatch", "a device takes 16384 at most", "--device=0", "--tokens=1,16385" },
 	{ "dispatch", "a device takes 8192 at most", "--device=0", "--hidden=8200" },
 	{ "dispatch", "ll, compact, flat, win, mesh or ht is needed", "--device=0", "--preset=deep" },
-	{ "dispatch", "bf16, e4m3, int8 or int4 is needed", "--device=0", "--rows=fp8" },
+	{ "dispatch", "bf16, e4m3, int8, int4 or e4m3_pow2 is needed", "--device=0", "--rows=fp8" },
 	{ "dispatch", "plain or int8 is needed", "--back=int4", NULL },
 	{ "dispatch", "expert or rank is needed", "--device=0", "--combine=token" },
 	{ "dispatch", "are not registered", "--device=0", "-R1" },
@@ -292,21 +293,6 @@ static const char *const bad[][4] = {
 	{ "broadcast", "the group has 2 ranks", "-r", "2" },
 	{ "dispatch", "have no sizes in bytes", "-b", "8" },
 	{ "dispatch", "more than 4 experts", "--experts=4", "--topk=5" },
-	{ "all2all", "all2all has its own", "--tokens=8", NULL },
-	{ "all2all", "all2all has its own", "--topk=8", NULL },
-	{ "all2all", "the rows of all2all are fp16", "--rows=e4m3", NULL },
-	{ "all2all", "numbers from 1 to 5 are needed", "--shapes=6", NULL },
-	{ "all2all", "have no sizes in bytes", "-b", "8" },
-	{ "all2all", "one number", "--device=0", "--lanes=1,2" },
-	{ "all2all", "--lanes is for device memory", "--lanes=1", NULL },
-	{ "all2all", "peer, token, fused, noclear and even are needed", "--device=0", "--ladder=even,step" },
-	{ "all2all", "--ladder is for device memory", "--ladder=peer", NULL },
-	{ "all2all", "--fused is for --preset ll or flat", "--fused", "--preset=compact" },
-	{ "all2all", "--fused is for --preset ll or flat", "--fused", "--preset=win" },
-	{ "all2all", "--fused is for --preset ll or flat", "--fused", "--preset=ht" },
-	{ "dispatch", "are for all2all", "--shapes=1", NULL },
-	{ "dispatch", "are for all2all", "--fused", NULL },
-	{ "allreduce", "are for all2all", "--repeats=1", NULL },
 	{ "allreduce", "unrecognized option", "--nonsense", NULL },
 };
 
@@ -326,7 +312,7 @@ START_TEST(what_two_hops_lack_is_said_with_what_would_be_right)
 	ck_assert_int_eq(perf(2, "dispatch", "--device=0", "--preset=ht", "--back=int8", NULL), 64);
 	ck_assert_ptr_nonnull(strstr(text, "--back is int8: take plain, or --preset compact"));
 	setenv("COVEY_LATE_MS", "50", 1);
-	ck_assert_int_eq(perf(2, "all2all", "--device=0", "--preset=ht", NULL), 64);
+	ck_assert_int_eq(perf(2, "dispatch", "--device=0", "--preset=ht", NULL), 64);
 	ck_assert_ptr_nonnull(strstr(text, "COVEY_LATE_MS is 50: unset it, or take --preset compact"));
 	unsetenv("COVEY_LATE_MS");
 }
@@ -397,12 +383,13 @@ START_TEST(a_stopped_rank_is_left_out)
 END_TEST
 
 static const char *const codes[][2] = {
-	{ "bf16", "plain" }, { "e4m3", "plain" }, { "int8", "plain" }, { "int4", "int8" }, { "bf16", "int8" },
+	{ "bf16", "plain" }, { "e4m3", "plain" }, { "int8", "plain" },
+	{ "int4", "int8" },  { "bf16", "int8" },  { "e4m3_pow2", "plain" },
 };
 
 START_TEST(rows_of_codes_are_checked)
 {
-	char rows[16], back[16];
+	char rows[24], back[16];
 
 	snprintf(rows, sizeof(rows), "--rows=%s", codes[_i][0]);
 	snprintf(back, sizeof(back), "--back=%s", codes[_i][1]);
@@ -420,47 +407,6 @@ START_TEST(dispatch_and_combine_are_checked)
 	ck_assert_ptr_nonnull(strstr(text, "# Out of bounds values : 0 OK"));
 	ck_assert_int_eq(perf(2, "combine", "--tokens", "20", "--hidden", "64", "--spoil", FEW, NULL), 1);
 	ck_assert_ptr_nonnull(strstr(text, "# Out of bounds values : 2 FAILED"));
-}
-END_TEST
-
-/* Rows of five shapes, with two kinds of experts, whose last two columns are @wrong and @far. */
-static int shapes_said(const char *wrong_and_far)
-{
-	int n = 0;
-
-	for (const char *at = text; (at = strstr(at, " covey ")); at++) {
-		const char *end = strchr(at, '\n');
-
-		n += end && end - at > 14 && !strncmp(end - 14, wrong_and_far, 14);
-	}
-	return n;
-}
-
-static const char *const sums[][3] = {
-	{ "--preset=ll", "--combine=expert", "-w1" },	    { "--preset=ll", "--combine=rank", "-w1" },
-	{ "--preset=compact", "--combine=expert", "-w1" },  { "--preset=flat", "--combine=expert", "-w1" },
-	{ "--preset=flat", "--combine=expert", "--fused" }, { "--preset=flat", "--combine=rank", "--fused" },
-	{ "--preset=win", "--combine=expert", "-w1" },	    { "--preset=mesh", "--combine=rank", "-w1" },
-	{ "--preset=ht", "--combine=expert", "-w1" }
-};
-
-START_TEST(the_shapes_of_all2all_are_checked)
-{
-	setenv("COVEY_HANG_MS", "20000", 1); /* nobody dies here: with tests beside it a rank may be silent for long */
-	ck_assert_int_eq(perf(3, "all2all", sums[_i][0], sums[_i][1], sums[_i][2], "--repeats=1", "-n1", NULL), 0);
-	ck_assert_msg(shapes_said("      0      0") == 10, "%s", text);
-	ck_assert_ptr_nonnull(strstr(text, "# geometric means over 5 shapes"));
-	ck_assert_ptr_nonnull(strstr(text, "# nccl and heap: left out, they need devices"));
-	ck_assert_int_eq(strstr(text, "# fused: the combine of covey") != NULL, !strcmp(sums[_i][2], "--fused"));
-	ck_assert_ptr_nonnull(strstr(text, "# Out of bounds values : 0 OK"));
-}
-END_TEST
-
-/* A bit of one element: it is found by its bits, and by its distance. Each pair that is checked has one on each rank. */
-START_TEST(a_wrong_element_of_all2all_is_found)
-{
-	ck_assert_int_eq(perf(2, "all2all", "--shapes=1", "--spoil", "--repeats=1", FEW, NULL), 1);
-	ck_assert_msg(shapes_said("      4      4") == 2, "%s", text);
 }
 END_TEST
 
@@ -523,30 +469,6 @@ START_TEST(json_of_a_barrier_and_of_dispatch)
 	all = written(file);
 	ck_assert_int_eq(json_integer_value(json_object_get(json_array_get(json_object_get(all, "rows"), 0), "tokens")),
 			 8);
-	json_decref(all);
-}
-END_TEST
-
-START_TEST(json_of_all2all)
-{
-	char file[] = "/tmp/covey-test-XXXXXX";
-	json_t *all, *row;
-
-	close(mkstemp(file));
-	ck_assert_int_eq(perf(2, "all2all", "--shapes=2,3", "--preset=flat", "--fused", "--repeats=1", "--json", file,
-			      FEW, NULL),
-			 0);
-	all = written(file);
-	ck_assert_str_eq(json_string_value(json_object_get(all, "operation")), "all2all");
-	ck_assert_str_eq(json_string_value(json_object_get(all, "preset")), "flat");
-	ck_assert(json_is_true(json_object_get(all, "fused")));
-	ck_assert_uint_eq(json_array_size(json_object_get(all, "rows")), 4);
-	row = json_array_get(json_object_get(all, "rows"), 3);
-	ck_assert_int_eq(json_integer_value(json_object_get(row, "shape")), 3);
-	ck_assert_str_eq(json_string_value(json_object_get(row, "expert")), "vector");
-	ck_assert_int_eq(json_integer_value(json_object_get(row, "tokens")), 23 + 36);
-	ck_assert_double_gt(json_real_value(json_object_get(json_object_get(row, "covey"), "again")), 0);
-	ck_assert_uint_eq(json_array_size(json_object_get(json_object_get(all, "means"), "covey")), 2);
 	json_decref(all);
 }
 END_TEST
@@ -619,68 +541,6 @@ START_TEST(numbers_are_those_of_their_type)
 }
 END_TEST
 
-/* torch.randint(1, T) on a device, whose generator has seed + rank. */
-START_TEST(ranks_have_the_tokens_of_the_contest)
-{
-	static const int tokens[PERF_SHAPES][8] = { { 1, 7, 4, 15, 10, 9, 12, 13 },
-						    { 11, 9, 27, 15, 21, 9, 17, 24 },
-						    { 23, 36, 60, 66, 83, 42, 1, 21 },
-						    { 109, 230, 143, 39, 164, 127, 172, 216 },
-						    { 102, 98, 203, 253, 92, 85, 226, 23 } };
-
-	ck_assert_uint_eq(perf_philox(0), 0x6627e8d5); /* known answer of Random123 */
-	for (int i = 0; i < PERF_SHAPES; i++)
-		for (int r = 0; r < 8; r++)
-			ck_assert_int_eq(perf_shape_tokens(&perf_shapes[i], r), tokens[i][r]);
-}
-END_TEST
-
-START_TEST(experts_of_a_token_are_distinct)
-{
-	for (int i = 0; i < PERF_SHAPES; i++)
-		for (int t = 0; t < perf_shapes[i].tokens; t++) {
-			char seen[256] = { 0 };
-			int32_t ids[PERF_A2A_TOPK];
-
-			perf_shape_experts(&perf_shapes[i], 3, t, ids);
-			for (int k = 0; k < perf_shapes[i].topk; k++) {
-				ck_assert(ids[k] >= 0 && ids[k] < perf_shapes[i].experts);
-				ck_assert_int_eq(seen[ids[k]]++, 0);
-			}
-		}
-}
-END_TEST
-
-START_TEST(halves_are_rounded_to_nearest_even)
-{
-	const struct {
-		float f;
-		uint16_t half;
-	} known[] = { { 0, 0 },
-		      { -0.0f, 0x8000 },
-		      { 1, 0x3c00 },
-		      { 0x1p-14f, 0x0400 },
-		      { 0x1p-24f, 1 },
-		      { 0x1p-25f, 0 },
-		      { 0x1.8p-24f, 2 },
-		      { 0x1.4p-24f, 1 },
-		      { 0x1.ffcp-15f, 0x400 },
-		      { 2049, 0x6800 },
-		      { 2051, 0x6802 },
-		      { 65504, 0x7bff },
-		      { 65519, 0x7bff },
-		      { 65520, 0x7c00 },
-		      { -65520, 0xfc00 },
-		      { 0x1p127f * 4, 0x7c00 } };
-
-	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
-		ck_assert_msg(perf_half(known[i].f) == known[i].half, "%g: %x", (double)known[i].f,
-			      perf_half(known[i].f));
-	for (uint32_t h = 0; h <= 0x7c00; h++)
-		ck_assert_uint_eq(perf_half(perf_of_half((uint16_t)h)), h);
-}
-END_TEST
-
 static Suite *perf_suite(void)
 {
 	const int all = sizeof(operations) / sizeof(operations[0]);
@@ -698,9 +558,6 @@ static Suite *perf_suite(void)
 	tcase_add_loop_test(tcase, rows_of_codes_are_checked, 0, sizeof(codes) / sizeof(codes[0]));
 	tcase_add_test(tcase, json_says_what_the_table_says);
 	tcase_add_test(tcase, json_of_a_barrier_and_of_dispatch);
-	tcase_add_loop_test(tcase, the_shapes_of_all2all_are_checked, 0, sizeof(sums) / sizeof(sums[0]));
-	tcase_add_test(tcase, a_wrong_element_of_all2all_is_found);
-	tcase_add_test(tcase, json_of_all2all);
 	tcase_add_test(tcase, a_plot_is_an_svg);
 	suite_add_tcase(suite, tcase);
 	tcase = tcase_create("refusals");
@@ -717,23 +574,13 @@ static Suite *perf_suite(void)
 	tcase = tcase_create("arithmetic");
 	tcase_add_test(tcase, quantiles_are_within_two_per_cent);
 	tcase_add_test(tcase, numbers_are_those_of_their_type);
-	tcase_add_test(tcase, ranks_have_the_tokens_of_the_contest);
-	tcase_add_test(tcase, experts_of_a_token_are_distinct);
-	tcase_add_test(tcase, halves_are_rounded_to_nearest_even);
 	suite_add_tcase(suite, tcase);
 	return suite;
 }
 
 int main(void)
 {
-	SRunner *runner;
-	int failed;
-
 	if (system("command -v redis-server >/dev/null 2>&1"))
 		return 77;
-	runner = srunner_create(perf_suite());
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(perf_suite());
 }

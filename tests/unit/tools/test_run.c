@@ -19,6 +19,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../../suite.h"
+
 #define WATCHDOG_MS 20000 /* 20 times and more of what anything here takes */
 #define EP_RUN COVEY_BUILD_DIR "/tools/ep-run"
 
@@ -198,11 +200,11 @@ START_TEST(run_sets_the_environment)
 {
 	ck_assert_int_eq(shell(&run, "--local", "--hosts=a,b",
 			       "echo $WORLD_SIZE $COVEY_WORLD $COVEY_MAX_RANKS $LOCAL_RANK $COVEY_HOST $COVEY_GROUP "
-			       "${COVEY_STORE%%/*} ${COVEY_CREATE-first}"),
+			       "${COVEY_STORE%%/*} ${COVEY_CREATE-first} $MASTER_ADDR ${MASTER_PORT:+port}"),
 			 0);
-	assert_has(&run, "[0] 3 3 64 0 a covey redis+unix: first\n");
-	assert_has(&run, "[1] 3 3 64 1 a covey redis+unix: first\n");
-	assert_has(&run, "[2] 3 3 64 0 b covey redis+unix: first\n");
+	assert_has(&run, "[0] 3 3 64 0 a covey redis+unix: first 127.0.0.1 port\n");
+	assert_has(&run, "[1] 3 3 64 1 a covey redis+unix: first 127.0.0.1 port\n");
+	assert_has(&run, "[2] 3 3 64 0 b covey redis+unix: first 127.0.0.1 port\n");
 }
 END_TEST
 
@@ -532,8 +534,6 @@ int main(void)
 {
 	Suite *suite = suite_create("tools/run");
 	TCase *tcase = tcase_create("run");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
 	if (!have_server())
 		return 77;
@@ -564,8 +564,5 @@ int main(void)
 	tcase_add_test(tcase, run_with_its_keeper_killed_leaves_nothing);
 	tcase_add_test(tcase, run_ended_leaves_no_stray_of_a_rank);
 	suite_add_tcase(suite, tcase);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner) || !srunner_ntests_run(runner);
-	srunner_free(runner);
-	return failed;
+	return suite_run(suite);
 }

@@ -79,6 +79,9 @@ for hosts in '' '--local --hosts a,b,c'; do
 	until_shows '^2  *active  *1  *[1-9][0-9.]* k\? *[1-9][0-9.]* k\?B  *[0-9]*%'
 	grep -q '^RANK  *STATE  *EPOCH  *OPS/S  *BYTES/S  *WAIT  *WAITS FOR  *FAILED  *BEAT  *HOST$' "$where/seen" ||
 		wrong "no head: $(cat "$where/seen")"
+	host=c
+	[ -n "$hosts" ] || host=$(uname -n)
+	grep -q "^2  *active .* $host\$" "$where/seen" || wrong "rank 2 is not on $host: $(cat "$where/seen")"
 	grep -q "group $name  phase run  epoch 1  active 3  pending 0  gone 0" "$where/seen" ||
 		wrong "no line about the group: $(cat "$where/seen")"
 	grep -q '^all  *[1-9]' "$where/seen" || wrong "no total: $(cat "$where/seen")"

@@ -34,6 +34,7 @@ struct cvy_engine {
 	size_t undo_bytes;
 	int late_ms;		 /* of dispatch and combine calls that give no time of their own, 0: none */
 	int late_evict;		 /* a rank that is masked as late is asked to leave the group */
+	uint64_t slice_ns;	 /* a blocking call that is not decided then returns AGAIN, 0: never */
 	uint64_t clock_ns;	 /* of the simulator; 0: the real one */
 	int mask_words;		 /* of 64 ranks, for max_ranks */
 	struct cvy_op *spare[2]; /* freed operations, for the next: a send and a receive */
@@ -79,6 +80,7 @@ struct cvy_engine {
 
 	int outrun;			 /* the others write in a view without this rank: nothing more is read */
 	struct cvy_op *head, *tail;	 /* posted, not decided */
+	struct cvy_op *again;		 /* whose calls returned AGAIN and were not resumed; a reference each */
 	struct cvy_op *record[CVY_KEPT]; /* last decided operations with their tick numbers, for repair */
 	struct cvy_outcome *outcomes;	 /* repaired before the application called them */
 	uint64_t anew; /* a view learned since one was active does operations from it on again; UINT64_MAX: none does */
@@ -95,6 +97,8 @@ struct cvy_engine {
 	uint32_t late_epoch;
 	uint8_t *scratch; /* give buffer */
 	size_t scratch_bytes;
+	uint8_t *undo; /* memory for the undo copy of the entered operation */
+	size_t undo_room;
 
 	struct cvy_used { /* space of the heap that was given back; others may read its old data (space.c) */
 		struct cvy_extent at;
@@ -180,6 +184,9 @@ void cvy_engine_drop_aside(struct cvy_engine *e); /* and the scratch memory of r
 void cvy_set_build(struct cvy_engine *e);	  /* from view and done */
 void cvy_set_clear(struct cvy_set *set);
 void cvy_engine_wake(struct cvy_engine *e); /* steppers and waiters look again */
+long cvy_futex(const void *addr, int op, uint32_t val, const struct timespec *timeout);
+void cvy_barrier_all(void); /* of all processes of covey; the first one registers this process */
+#define CVY_YIELD_NS CVY_MS /* waits yield until then, and sleep afterwards */
 /* The same for one peer. */
 void cvy_engine_announce_to(struct cvy_engine *e, int rank, const struct cvy_line *line);
 void cvy_repair_message(struct cvy_engine *e, const struct cvy_msg *msg);
@@ -190,7 +197,8 @@ void cvy_repair_drop(struct cvy_engine *e);
 void cvy_admit_message(struct cvy_engine *e, const struct cvy_msg *msg);
 void cvy_admit_send(struct cvy_engine *e, struct cvy_op *op);
 int cvy_lowest_admitted(const struct cvy_engine *e); /* the rank that sends joiners their first seq */
-void cvy_say_done(struct cvy_engine *e);	     /* sends the done line as it is, after everything published */
+void cvy_signal_all(struct cvy_engine *e, const struct cvy_line *line);
+void cvy_say_done(struct cvy_engine *e); /* sends the done line as it is, after everything published */
 /* The same with this tick, and the word of the call that ends with it; NULL: without a word. */
 void cvy_tell_done(struct cvy_engine *e, const struct cvy_op *op, uint32_t tick);
 int cvy_engine_look_at_links(struct cvy_engine *e); /* links.c; 1: something moved */

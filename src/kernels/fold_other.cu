@@ -1,7 +1,0 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-#include "fold.cuh"
-
-const void *cvy_gpu_fold_other(const struct cvy_gpu_call *call)
-{
-	return cvy_folds<cvy_other>(call);
-}

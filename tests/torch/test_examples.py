@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""examples/torch/ddp.py and fsdp2.py: ranks are killed, replaced, added and retired, and all end with the same bytes."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+_EXAMPLES = Path(__file__).parents[2] / "examples/torch"
+_TOOLS = Path(os.environ["COVEY_BUILD"]) / "tools"
+_WATCHDOG_S = 900
+
+
+class Job:
+    """ep-run with a program, whose lines are read as they come."""
+
+    def __init__(self, *words):
+        environment = {k: v for k, v in os.environ.items() if k not in ("COVEY_STORE", "COVEY_GROUP")}
+        environment.update(CUDA_VISIBLE_DEVICES="", COVEY_HANG_MS="20000", OMP_NUM_THREADS="1")
+        self.text, self.ends = "", time.monotonic() + _WATCHDOG_S
+        self.process = subprocess.Popen([_TOOLS / "ep-run", *map(str, words)], env=environment, text=True,
+                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    def until(self, pattern):
+        """Reads on until a line has @pattern: its groups."""
+        for line in self.process.stdout:
+            self.text += line
+            found = re.search(pattern, line)
+            if found:
+                return found.groups()
+            assert time.monotonic() < self.ends, self.text
+        raise AssertionError(f"no {pattern!r} in:\n{self.text}")
+
+    def end(self):
+        self.text += self.process.stdout.read()
+        assert self.process.wait(_WATCHDOG_S) == 0, self.text
+        return self.text
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.wait()
+
+
+def kill(job, rank):
+    pids = re.findall(rf"rank {rank} is process (\d+)", job.text)
+    os.kill(int(pids[-1]), signal.SIGKILL)
+
+
+def alike(text, pattern):
+    """What stands for each key of @pattern, a pair of groups, is the same wherever it stands: the number of keys."""
+    found = {}
+    for key, value in re.findall(pattern, text):
+        assert found.setdefault(key, value) == value, text
+    return len(found)
+
+
+def test_ddp(tmp_path):
+    """A rank is killed and replaced, one comes, one is retired."""
+    name, file = f"ddp-{os.getpid()}", tmp_path / "checkpoint"
+    program = [sys.executable, _EXAMPLES / "ddp.py", "--checkpoint", file, "--steps", 100000]
+    with Job("-n", 3, "-g", name, "--restart=on-failure", "--", *program) as job:
+        for rank in 0, 1, 2:
+            if f"rank {rank} is process" not in job.text:
+                job.until(rf"rank {rank} is process")
+        job.until(r"ranks \[0, 1, 2\]")
+        kill(job, 0)
+        job.until(r"ranks \[1, 2\]")
+        job.until(r"ranks \[0, 1, 2\]")
+        with Job("--grow", 1, "-g", name, "--", *program) as more:
+            job.until(r"ranks \[0, 1, 2, 3\]")
+            subprocess.run([_TOOLS / "ep-admin", "--group", name, "retire", "2"], check=True, capture_output=True)
+            job.until(r"rank 2 was retired after")
+            job.until(r"ranks \[0, 1, 3\]")
+            text = job.text
+            more.process.terminate()
+            text += more.process.stdout.read()
+        assert alike(text, r"step (\d+), parameters (\w+)") >= 4
+        assert file.exists()
+
+
+def test_fsdp2(tmp_path):
+    """A death between checkpoints: the weights are those of a run without one."""
+    def run(folder, die):
+        program = [sys.executable, _EXAMPLES / "fsdp2.py", "--folder", folder, "--steps", 40, "--every", 10]
+        with Job("-n", 3, "--restart=on-failure", "--", *program) as job:
+            job.until(r"from step 0")
+            if die:
+                while not (folder / "20/.metadata").exists():
+                    time.sleep(0.001)
+                job.until(r"rank 1 is process") if "rank 1 is process" not in job.text else None
+                kill(job, 1)
+                step, = job.until(r"from step (\d+)")
+                assert int(step) >= 20
+            return job.end()
+
+    assert alike(run(tmp_path / "plain", False) + run(tmp_path / "died", True), r"(has) parameters (\w+)") == 1
