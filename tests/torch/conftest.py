@@ -121,8 +121,8 @@ class Processes:
     """Ranks that have a TCPStore in common, whose server is the test."""
 
     def __init__(self, store):
-        self.port = free_port()
-        self.server = dist.TCPStore("127.0.0.1", self.port, is_master=True, wait_for_workers=False)
+        self.server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.port = self.server.port
         self.environment, self.running = {"COVEY_STORE": store}, {}
 
     def start(self, rank, function, *arguments):

@@ -136,18 +136,22 @@ static void __attribute__((noreturn)) exec_server(int config)
 	_exit(127);
 }
 
+/* The configuration, which a pipe holds, is in it before the server runs: one that ends at once is no broken pipe. */
 int run_store_restart(const struct run_options *opt, struct run_store *store)
 {
 	int ends[2], err;
 
 	if (store->starts++ == STORE_STARTS || pipe2(ends, O_CLOEXEC))
 		return -1;
-	store->pid = run_fork();
-	if (!store->pid)
-		exec_server(ends[0]);
-	close(ends[0]);
-	err = store->pid < 0 || write_config(opt, store, ends[1]);
+	err = write_config(opt, store, ends[1]);
 	close(ends[1]);
+	if (!err) {
+		store->pid = run_fork();
+		if (!store->pid)
+			exec_server(ends[0]);
+		err = store->pid < 0;
+	}
+	close(ends[0]);
 	return err ? -1 : 0;
 }
 
