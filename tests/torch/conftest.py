@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of covey.torch: ranks are processes that form a process group, with one store of covey for the session."""
 
+import contextlib
 import os
+import random
 import signal
 import socket
 import tempfile
@@ -102,9 +104,12 @@ def ranks(store, request):
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """A port that stays free: not one of those that the system gives to connections (from 32768 on)."""
+    while True:
+        with socket.socket() as s, contextlib.suppress(OSError):
+            port = random.randrange(10000, 32000)
+            s.bind(("127.0.0.1", port))
+            return port
 
 
 def _with_store(pipe, function, port, rank, arguments, environment):

@@ -16,7 +16,8 @@
 
 /* In lines: pairs are for blocks that are too small for this (shape.h). */
 template <int ROWS> struct cvy_body_two_hop {
-	enum { PACKET = CVY_GPU_LINE };
+	/* One row a step in two hops: the shorter the steps, the sooner the second hop begins (BENCHMARKS.md). */
+	enum { PACKET = CVY_GPU_LINE, HOP = 1 };
 	typedef cvy_body_one_way<PACKET, ROWS> one_hop;
 	enum { ONE = 0, AHEAD = one_hop::AHEAD, APART = 1 };
 
@@ -46,7 +47,9 @@ template <int ROWS> struct cvy_body_two_hop {
 
 	static __device__ __forceinline__ int steps(const struct cvy_gpu_call *c, cvy_ranks mask)
 	{
-		return by_two(c, mask) ? cvy_gpu_steps(c, piece_words(c, mask)) : c->steps;
+		const uint64_t all = cvy_gpu_tile_words(PACKET, HOP * c->threads) * (uint64_t)c->lanes;
+
+		return by_two(c, mask) ? (int)((piece_words(c, mask) + all - 1) / all) : c->steps;
 	}
 
 	/* Where the piece of @rank is in a buffer. *bytes: how much of it the buffer has. */
@@ -62,11 +65,11 @@ template <int ROWS> struct cvy_body_two_hop {
 
 	template <int WORDS>
 	static __device__ __forceinline__ void set(const struct cvy_gpu_call *c, const struct cvy_lane_run *r, int rank,
-						   uint64_t words, const struct cvy_here *h, const uint64_t v[ROWS][2])
+						   uint64_t words, const struct cvy_here *h, const uint64_t v[HOP][2])
 	{
 		uint64_t bytes, at = piece_of(c, r, rank, words, &bytes);
 
-		cvy_set_rows<PACKET, ROWS, WORDS>(c->recv + at, h, bytes, v);
+		cvy_set_rows<PACKET, HOP, WORDS>(c->recv + at, h, bytes, v);
 	}
 
 	/* Hop one: the root sends each its piece, and keeps it. */
@@ -77,12 +80,12 @@ template <int ROWS> struct cvy_body_two_hop {
 	{
 		CVY_EACH_PEER(p, r->lane.mask, c->rank)
 		{
-			uint64_t bytes, at = piece_of(c, r, (int)p, words, &bytes), v[ROWS][2];
+			uint64_t bytes, at = piece_of(c, r, (int)p, words, &bytes), v[HOP][2];
 
-			cvy_get_rows<PACKET, ROWS, WORDS>(c->send + at, h, bytes, v);
-			cvy_push_rows<PACKET, ROWS, WORDS>(c, r, s, 0, h, (int)p, v);
+			cvy_get_rows<PACKET, HOP, WORDS>(c->send + at, h, bytes, v);
+			cvy_push_rows<PACKET, HOP, WORDS>(c, r, s, 0, h, (int)p, v);
 			if (c->recv != c->send)
-				cvy_set_rows<PACKET, ROWS, WORDS>(c->recv + at, h, bytes, v);
+				cvy_set_rows<PACKET, HOP, WORDS>(c->recv + at, h, bytes, v);
 		}
 	}
 
@@ -92,12 +95,12 @@ template <int ROWS> struct cvy_body_two_hop {
 						      const struct cvy_step *s, const struct cvy_here *h,
 						      uint64_t words, cvy_ranks to)
 	{
-		const uint64_t none[ROWS][2] = {};
+		const uint64_t none[HOP][2] = {};
 
-		return cvy_each_source<PACKET, ROWS, WORDS>(
-			c, r, s, 0, 0, h->rows, cvy_ranks_one(c->root), none, [&](int, int, const uint64_t v[ROWS][2]) {
+		return cvy_each_source<PACKET, HOP, WORDS>(
+			c, r, s, 0, 0, h->rows, cvy_ranks_one(c->root), none, [&](int, int, const uint64_t v[HOP][2]) {
 				CVY_EACH_PEER(p, to, c->rank)
-				cvy_push_rows<PACKET, ROWS, WORDS>(c, r, s, 1, h, (int)p, v);
+				cvy_push_rows<PACKET, HOP, WORDS>(c, r, s, 1, h, (int)p, v);
 				set<WORDS>(c, r, c->rank, words, h, v);
 			});
 	}
@@ -108,13 +111,13 @@ template <int ROWS> struct cvy_body_two_hop {
 						     const struct cvy_step *s, const struct cvy_here *h, uint64_t words)
 	{
 		const cvy_ranks from = cvy_ranks_without(owners(c, r->lane.mask), c->rank);
-		const uint64_t none[ROWS][2] = {};
+		const uint64_t none[HOP][2] = {};
 
-		return cvy_each_source<PACKET, ROWS, WORDS>(c, r, s, 1, 0, h->rows, from, none,
-							    [&](int rank, int, const uint64_t v[ROWS][2]) {
-								    if (c->rank != c->root)
-									    set<WORDS>(c, r, rank, words, h, v);
-							    });
+		return cvy_each_source<PACKET, HOP, WORDS>(c, r, s, 1, 0, h->rows, from, none,
+							   [&](int rank, int, const uint64_t v[HOP][2]) {
+								   if (c->rank != c->root)
+									   set<WORDS>(c, r, rank, words, h, v);
+							   });
 	}
 
 	/* Pushes this rank's part of one of the hops, before and while the others' parts come. 1: stopped. */
@@ -128,14 +131,14 @@ template <int ROWS> struct cvy_body_two_hop {
 		if (c->rank == c->root) {
 			scatter<WORDS>(c, r, s, h, words);
 			if (!WORDS)
-				cvy_pushed<PACKET>(c, r, s, 0, cvy_rows<ROWS>(c), words, all);
+				cvy_pushed<PACKET>(c, r, s, 0, HOP, words, all);
 			return 0;
 		}
 		if (WORDS)
 			return pass_on<WORDS>(c, r, s, h, words, to);
 		if (cvy_all_stop(r, pass_on<WORDS>(c, r, s, h, words, to)))
 			return 1;
-		cvy_pushed<PACKET>(c, r, s, 1, cvy_rows<ROWS>(c), words, to);
+		cvy_pushed<PACKET>(c, r, s, 1, HOP, words, to);
 		return 0;
 	}
 
@@ -144,14 +147,14 @@ template <int ROWS> struct cvy_body_two_hop {
 	static __device__ __forceinline__ int walk(const struct cvy_gpu_call *c, struct cvy_lane_run *r, int from,
 						   int to)
 	{
-		const uint64_t tile = cvy_tile_words<PACKET>(cvy_rows<ROWS>(c) * (int)blockDim.x);
+		const uint64_t tile = cvy_tile_words<PACKET>(HOP * (int)blockDim.x);
 		const int completes = cvy_mode<HOT>(r) == CVY_COMPLETE, root = c->rank == c->root;
 		const uint64_t words = piece_words(c, r->lane.mask);
 
 #pragma unroll 1
 		for (int step = from; step < to; step++) {
 			struct cvy_step s = cvy_step_of(c, r, step, tile);
-			const struct cvy_here here = cvy_here_of<PACKET, ROWS, WORDS>(c, &s, words);
+			const struct cvy_here here = cvy_here_of<PACKET, HOP, WORDS>(c, &s, words);
 			const int last = step + 1 == r->steps;
 			int stopped = 0;
 
@@ -170,14 +173,12 @@ template <int ROWS> struct cvy_body_two_hop {
 	/* A first attempt at plain words: steps that are full in all pieces, of which the last is the shortest, then the others. */
 	static __device__ __forceinline__ int plain(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
 	{
-		const uint64_t tile = cvy_tile_words<PACKET>(cvy_rows<ROWS>(c) * (int)blockDim.x), all = c->bytes / 8;
+		const uint64_t tile = cvy_tile_words<PACKET>(HOP * (int)blockDim.x), all = c->bytes / 8;
 		const uint64_t before =
 			(uint64_t)(cvy_ranks_count(owners(c, r->lane.mask)) - 1) * piece_words(c, r->lane.mask);
 		const int full = cvy_full_steps(c, r, all > before ? all - before : 0, tile);
-		const int stopped = cvy_has_all_rows<ROWS>(c) ? walk<1, CVY_WHOLE>(c, r, 0, full)
-							      : walk<1, CVY_FULL>(c, r, 0, full);
 
-		return stopped || walk<1, CVY_PLAIN>(c, r, full, r->steps);
+		return walk<1, CVY_WHOLE>(c, r, 0, full) || walk<1, CVY_PLAIN>(c, r, full, r->steps);
 	}
 
 	template <int HOT>
