@@ -149,7 +149,8 @@ int cvy_call_make(struct covey_group *group, const struct cvy_call *c, struct cv
 	return 0;
 }
 
-int cvy_call_start(struct covey_group *group, struct cvy_op *op, struct covey_work **out)
+/* Posts it as a work; takes over the caller's reference. */
+static int post(struct covey_group *group, struct cvy_op *op, struct covey_work **out)
 {
 	struct covey_work *work = out ? cvy_work_of(group, op) : NULL;
 	int err;
@@ -224,6 +225,12 @@ static int run_on_device(struct covey_group *group, const void *arg, struct cove
 	return cvy_device_run(group->device, &call, c->stream, result);
 }
 
+static int on_device(const struct covey_group *group, const struct cvy_call *c)
+{
+	return group && !group->forked && c->stream && group->device;
+}
+
+/* As cvy_call_run(); the last call made again is not checked and planned again. */
 static int run(struct covey_group *group, const struct cvy_call *c, struct covey_result *result)
 {
 	struct cvy_asked asked = { c->kind, c->send, c->recv, c->count, c->dtype, c->redop, c->root };
@@ -231,7 +238,7 @@ static int run(struct covey_group *group, const struct cvy_call *c, struct covey
 	uint32_t plans = 0;
 	int err;
 
-	if (group && !group->forked && c->stream && group->device)
+	if (on_device(group, c))
 		return cvy_calls_failed(run_on_device(group, c, result));
 	if (group && !group->forked && !c->stream) {
 		if (!cvy_calls_open() && cvy_engine_again(group->engine, &asked, result, &err))
@@ -246,19 +253,34 @@ static int run(struct covey_group *group, const struct cvy_call *c, struct covey
 	return cvy_calls_run(group->engine, op, result);
 }
 
-static int start(struct covey_group *group, const struct cvy_call *c, struct covey_work **work)
+int cvy_call_run(struct covey_group *group, const struct cvy_call_form *form, const struct cvy_call *c,
+		 struct covey_result *result)
 {
 	struct cvy_op *op = NULL;
 	int err;
 
-	if (group && !group->forked && c->stream && group->device) {
-		const struct cvy_device_launch l = { c->kind->name, c->stream, run_on_device, c };
+	if (on_device(group, c))
+		return cvy_calls_failed(form->launch(group, c, result));
+	err = form->make(group, c, &op);
+	return err || !group ? cvy_calls_failed(err) : cvy_calls_run(group->engine, op, result);
+}
+
+int cvy_call_start(struct covey_group *group, const struct cvy_call_form *form, const struct cvy_call *c,
+		   struct covey_work **work)
+{
+	struct cvy_op *op = NULL;
+	int err;
+
+	if (on_device(group, c)) {
+		const struct cvy_device_launch l = { c->kind->name, c->stream, form->launch, c };
 
 		return cvy_device_work_start(group, &l, work);
 	}
-	err = cvy_call_make(group, c, &op);
-	return err || !group ? err : cvy_call_start(group, op, work);
+	err = form->make(group, c, &op);
+	return err || !group ? err : post(group, op, work);
 }
+
+static const struct cvy_call_form even = { cvy_call_make, run_on_device };
 
 int covey_set_on_loss(struct covey_group *group, int on_loss)
 {
@@ -316,69 +338,31 @@ int covey_explain(struct covey_group *group, char *text, size_t bytes)
 	return 0;
 }
 
-int covey_allreduce(const void *send, void *recv, size_t count, int dtype, int redop, struct covey_group *group,
-		    struct CUstream_st *stream, struct covey_result *result)
-{
-	struct cvy_call c = { &cvy_op_allreduce, send, recv, count, dtype, redop, 0, stream };
+/* A collective: its blocking form and its start, of the arguments in the first parentheses. */
+#define CALL(name, arguments, ...) \
+	int covey_##name(EACH arguments, struct covey_group *group, struct CUstream_st *stream, \
+			 struct covey_result *result) \
+	{ \
+		struct cvy_call c = { &cvy_op_##name, __VA_ARGS__, stream }; \
+		return run(group, &c, result); \
+	} \
+	int covey_##name##_start(EACH arguments, struct covey_group *group, struct CUstream_st *stream, \
+				 struct covey_work **work) \
+	{ \
+		struct cvy_call c = { &cvy_op_##name, __VA_ARGS__, stream }; \
+		return cvy_call_start(group, &even, &c, work); \
+	}
+#define EACH(...) __VA_ARGS__
+#define BUFFERS const void *send, void *recv, size_t count, int dtype
 
-	return run(group, &c, result);
-}
-
-int covey_allreduce_start(const void *send, void *recv, size_t count, int dtype, int redop, struct covey_group *group,
-			  struct CUstream_st *stream, struct covey_work **work)
-{
-	struct cvy_call c = { &cvy_op_allreduce, send, recv, count, dtype, redop, 0, stream };
-
-	return start(group, &c, work);
-}
-
-int covey_broadcast(const void *send, void *recv, size_t count, int dtype, int root, struct covey_group *group,
-		    struct CUstream_st *stream, struct covey_result *result)
-{
-	struct cvy_call c = { &cvy_op_broadcast, send, recv, count, dtype, 0, root, stream };
-
-	return run(group, &c, result);
-}
-
-int covey_broadcast_start(const void *send, void *recv, size_t count, int dtype, int root, struct covey_group *group,
-			  struct CUstream_st *stream, struct covey_work **work)
-{
-	struct cvy_call c = { &cvy_op_broadcast, send, recv, count, dtype, 0, root, stream };
-
-	return start(group, &c, work);
-}
-
-int covey_allgather(const void *send, void *recv, size_t count, int dtype, struct covey_group *group,
-		    struct CUstream_st *stream, struct covey_result *result)
-{
-	struct cvy_call c = { &cvy_op_allgather, send, recv, count, dtype, 0, 0, stream };
-
-	return run(group, &c, result);
-}
-
-int covey_allgather_start(const void *send, void *recv, size_t count, int dtype, struct covey_group *group,
-			  struct CUstream_st *stream, struct covey_work **work)
-{
-	struct cvy_call c = { &cvy_op_allgather, send, recv, count, dtype, 0, 0, stream };
-
-	return start(group, &c, work);
-}
-
-int covey_alltoall(const void *send, void *recv, size_t count, int dtype, struct covey_group *group,
-		   struct CUstream_st *stream, struct covey_result *result)
-{
-	struct cvy_call c = { &cvy_op_alltoall, send, recv, count, dtype, 0, 0, stream };
-
-	return run(group, &c, result);
-}
-
-int covey_alltoall_start(const void *send, void *recv, size_t count, int dtype, struct covey_group *group,
-			 struct CUstream_st *stream, struct covey_work **work)
-{
-	struct cvy_call c = { &cvy_op_alltoall, send, recv, count, dtype, 0, 0, stream };
-
-	return start(group, &c, work);
-}
+CALL(allreduce, (BUFFERS, int redop), send, recv, count, dtype, redop, 0)
+CALL(broadcast, (BUFFERS, int root), send, recv, count, dtype, 0, root)
+CALL(allgather, (BUFFERS), send, recv, count, dtype, 0, 0)
+CALL(alltoall, (BUFFERS), send, recv, count, dtype, 0, 0)
+CALL(reduce, (BUFFERS, int redop, int root), send, recv, count, dtype, redop, root)
+CALL(reduce_scatter, (BUFFERS, int redop), send, recv, count, dtype, redop, 0)
+CALL(gather, (BUFFERS, int root), send, recv, count, dtype, 0, root)
+CALL(scatter, (BUFFERS, int root), send, recv, count, dtype, 0, root)
 
 int covey_barrier(struct covey_group *group, struct CUstream_st *stream, struct covey_result *result)
 {
@@ -391,71 +375,5 @@ int covey_barrier_start(struct covey_group *group, struct CUstream_st *stream, s
 {
 	struct cvy_call c = { .kind = &cvy_op_barrier, .dtype = COVEY_UINT8, .stream = stream };
 
-	return start(group, &c, work);
-}
-
-/* ---- reduce, reduce_scatter, gather, scatter ---- */
-
-int covey_reduce(const void *send, void *recv, size_t count, int dtype, int redop, int root, struct covey_group *group,
-		 struct CUstream_st *stream, struct covey_result *result)
-{
-	struct cvy_call c = { &cvy_op_reduce, send, recv, count, dtype, redop, root, stream };
-
-	return run(group, &c, result);
-}
-
-int covey_reduce_start(const void *send, void *recv, size_t count, int dtype, int redop, int root,
-		       struct covey_group *group, struct CUstream_st *stream, struct covey_work **work)
-{
-	struct cvy_call c = { &cvy_op_reduce, send, recv, count, dtype, redop, root, stream };
-
-	return start(group, &c, work);
-}
-
-int covey_reduce_scatter(const void *send, void *recv, size_t recvcount, int dtype, int redop,
-			 struct covey_group *group, struct CUstream_st *stream, struct covey_result *result)
-{
-	struct cvy_call c = { &cvy_op_reduce_scatter, send, recv, recvcount, dtype, redop, 0, stream };
-
-	return run(group, &c, result);
-}
-
-int covey_reduce_scatter_start(const void *send, void *recv, size_t recvcount, int dtype, int redop,
-			       struct covey_group *group, struct CUstream_st *stream, struct covey_work **work)
-{
-	struct cvy_call c = { &cvy_op_reduce_scatter, send, recv, recvcount, dtype, redop, 0, stream };
-
-	return start(group, &c, work);
-}
-
-int covey_gather(const void *send, void *recv, size_t count, int dtype, int root, struct covey_group *group,
-		 struct CUstream_st *stream, struct covey_result *result)
-{
-	struct cvy_call c = { &cvy_op_gather, send, recv, count, dtype, 0, root, stream };
-
-	return run(group, &c, result);
-}
-
-int covey_gather_start(const void *send, void *recv, size_t count, int dtype, int root, struct covey_group *group,
-		       struct CUstream_st *stream, struct covey_work **work)
-{
-	struct cvy_call c = { &cvy_op_gather, send, recv, count, dtype, 0, root, stream };
-
-	return start(group, &c, work);
-}
-
-int covey_scatter(const void *send, void *recv, size_t count, int dtype, int root, struct covey_group *group,
-		  struct CUstream_st *stream, struct covey_result *result)
-{
-	struct cvy_call c = { &cvy_op_scatter, send, recv, count, dtype, 0, root, stream };
-
-	return run(group, &c, result);
-}
-
-int covey_scatter_start(const void *send, void *recv, size_t count, int dtype, int root, struct covey_group *group,
-			struct CUstream_st *stream, struct covey_work **work)
-{
-	struct cvy_call c = { &cvy_op_scatter, send, recv, count, dtype, 0, root, stream };
-
-	return start(group, &c, work);
+	return cvy_call_start(group, &even, &c, work);
 }

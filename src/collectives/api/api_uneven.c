@@ -224,8 +224,9 @@ static int checkv(struct covey_group *group, const struct callv *v)
 	return check_blocks(group, v);
 }
 
-static int makev(struct covey_group *group, const struct callv *v, struct cvy_op **out)
+static int makev(struct covey_group *group, const struct cvy_call *c, struct cvy_op **out)
 {
+	const struct callv *v = (const void *)c;
 	struct cvy_op *op;
 	int err = checkv(group, v), size;
 
@@ -268,6 +269,8 @@ static int launchv(struct covey_group *group, const void *arg, struct covey_resu
 	return launch(group, &v->c, &u, result);
 }
 
+static const struct cvy_call_form alltoallv = { makev, launchv };
+
 int covey_alltoallv(const void *send, const size_t *sendcounts, const size_t *senddispls, void *recv,
 		    const size_t *recvcounts, const size_t *recvdispls, int dtype, struct covey_group *group,
 		    struct CUstream_st *stream, struct covey_result *result)
@@ -277,13 +280,8 @@ int covey_alltoallv(const void *send, const size_t *sendcounts, const size_t *se
 			   senddispls,
 			   recvcounts,
 			   recvdispls };
-	struct cvy_op *op = NULL;
-	int err;
 
-	if (group && !group->forked && v.c.stream && group->device)
-		return cvy_calls_failed(launchv(group, &v, result));
-	err = makev(group, &v, &op);
-	return err || !group ? cvy_calls_failed(err) : cvy_calls_run(group->engine, op, result);
+	return cvy_call_run(group, &alltoallv, &v.c, result);
 }
 
 int covey_alltoallv_start(const void *send, const size_t *sendcounts, const size_t *senddispls, void *recv,
@@ -295,16 +293,8 @@ int covey_alltoallv_start(const void *send, const size_t *sendcounts, const size
 			   senddispls,
 			   recvcounts,
 			   recvdispls };
-	struct cvy_op *op = NULL;
-	int err;
 
-	if (group && !group->forked && v.c.stream && group->device) {
-		const struct cvy_device_launch l = { "alltoallv", stream, launchv, &v };
-
-		return cvy_device_work_start(group, &l, work);
-	}
-	err = makev(group, &v, &op);
-	return err || !group ? err : cvy_call_start(group, op, work);
+	return cvy_call_start(group, &alltoallv, &v.c, work);
 }
 
 /* ---- allgatherv ---- */
@@ -362,9 +352,10 @@ static int checkg(struct covey_group *group, const struct callg *g, size_t *sum)
 	return err ? err : check_apart(group, "allgatherv", g->counts, g->displs);
 }
 
-static int makeg(struct covey_group *group, const struct callg *g, struct cvy_op **out)
+static int makeg(struct covey_group *group, const struct cvy_call *c, struct cvy_op **out)
 {
 	static uint8_t nothing[1];
+	const struct callg *g = (const void *)c;
 	struct callg call = *g;
 	size_t sum = 0;
 	int err = checkg(group, g, &sum);
@@ -411,17 +402,14 @@ static int launchg(struct covey_group *group, const void *arg, struct covey_resu
 	return launch(group, &c, &u, result);
 }
 
+static const struct cvy_call_form allgatherv = { makeg, launchg };
+
 int covey_allgatherv(const void *send, size_t sendcount, void *recv, const size_t *recvcounts, const size_t *recvdispls,
 		     int dtype, struct covey_group *group, struct CUstream_st *stream, struct covey_result *result)
 {
 	struct callg g = { { &cvy_op_allgatherv, send, recv, sendcount, dtype, 0, 0, stream }, recvcounts, recvdispls };
-	struct cvy_op *op = NULL;
-	int err;
 
-	if (group && !group->forked && g.c.stream && group->device)
-		return cvy_calls_failed(launchg(group, &g, result));
-	err = makeg(group, &g, &op);
-	return err || !group ? cvy_calls_failed(err) : cvy_calls_run(group->engine, op, result);
+	return cvy_call_run(group, &allgatherv, &g.c, result);
 }
 
 int covey_allgatherv_start(const void *send, size_t sendcount, void *recv, const size_t *recvcounts,
@@ -429,14 +417,6 @@ int covey_allgatherv_start(const void *send, size_t sendcount, void *recv, const
 			   struct covey_work **work)
 {
 	struct callg g = { { &cvy_op_allgatherv, send, recv, sendcount, dtype, 0, 0, stream }, recvcounts, recvdispls };
-	struct cvy_op *op = NULL;
-	int err;
 
-	if (group && !group->forked && g.c.stream && group->device) {
-		const struct cvy_device_launch l = { "allgatherv", stream, launchg, &g };
-
-		return cvy_device_work_start(group, &l, work);
-	}
-	err = makeg(group, &g, &op);
-	return err || !group ? err : cvy_call_start(group, op, work);
+	return cvy_call_start(group, &allgatherv, &g.c, work);
 }

@@ -25,7 +25,16 @@ int cvy_call_memory(struct covey_group *group, const char *what, const struct CU
 int cvy_call_check(struct covey_group *group, const struct cvy_call *c, size_t *bytes);
 /* Makes an operation of it: planned, signed, not posted. */
 int cvy_call_make(struct covey_group *group, const struct cvy_call *c, struct cvy_op **out);
-/* Posts it as a work; takes over the caller's reference. */
-int cvy_call_start(struct covey_group *group, struct cvy_op *op, struct covey_work **out);
+
+/* What differs among the collectives. @call: the struct cvy_call that is the first member of the collective's own. */
+struct cvy_call_form {
+	int (*make)(struct covey_group *group, const struct cvy_call *call, struct cvy_op **out);
+	int (*launch)(struct covey_group *group, const void *call, struct covey_result *known); /* on a device */
+};
+
+int cvy_call_run(struct covey_group *group, const struct cvy_call_form *form, const struct cvy_call *c,
+		 struct covey_result *result);
+int cvy_call_start(struct covey_group *group, const struct cvy_call_form *form, const struct cvy_call *c,
+		   struct covey_work **work);
 
 #endif
