@@ -34,20 +34,12 @@
 #define IDLE_MS 1000		 /* time without an operation after which beats come ... */
 #define IDLE_TIMES 4		 /* ... this many times slower, so that an idle group costs little */
 #define LOOK_MIN_NS (CVY_MS / 2) /* least time between looks: a flood of events must not become one of looks */
-#define KEPT 16			 /* events that wait for the tick because there is no memory */
 #define SECRET_MIN 16		 /* bytes of a secret file */
 #define SECRET_MAX 65536
 
-/* An event from another thread, for which there was no memory. Events that come only once must not be lost. */
-struct kept {
-	struct cvy_event event;
-	char text[160];
-};
-
 struct cvy_agent {
-	pthread_mutex_t kept_lock;
-	struct kept kept[KEPT];
-	int kept_count; /* written under the lock */
+	struct cvy_event_queue queue; /* of other threads */
+	int unposted;		      /* some wait for the tick, since there was no memory to wake the loop */
 	struct cvy_loop *loop;
 	struct cvy_agent_args args;
 	struct cvy_driver driver;
@@ -101,96 +93,35 @@ static void handle(struct cvy_agent *agent, const struct cvy_event *event)
 	cvy_driver_post(&agent->driver, event, cvy_now_ns());
 }
 
-/* Events from other threads: one block holds the event and all data that it points to. */
-static void *put_bytes(char **at, const void *from, size_t bytes)
+/* Agent's thread. 0: no event of another thread waits. */
+static int handle_first(struct cvy_agent *agent)
 {
-	char *to = *at;
+	struct cvy_event_item *item = cvy_event_queue_pop(&agent->queue);
 
-	memcpy(to, from, bytes);
-	*at += bytes;
-	return to;
+	if (!item)
+		return 0;
+	handle(agent, &item->event);
+	cvy_event_queue_give_back(&agent->queue, item);
+	return 1;
 }
 
-static struct cvy_event *event_copy(const struct cvy_event *event)
+static void handle_posted(void *ctx, void *arg)
 {
-	size_t bytes = sizeof(*event) + (size_t)event->argc * sizeof(char *);
-	struct cvy_event *copy;
-	const char **argv;
-	char *at;
-
-	for (int i = 0; i < event->argc; i++)
-		bytes += strlen(event->argv[i]) + 1;
-	bytes += event->text ? strlen(event->text) + 1 : 0;
-	bytes += event->msg.body ? event->msg.bytes : 0;
-	copy = malloc(bytes);
-	if (!copy)
-		return NULL;
-	*copy = *event;
-	argv = (const char **)(copy + 1);
-	at = (char *)(argv + event->argc);
-	for (int i = 0; i < event->argc; i++)
-		argv[i] = put_bytes(&at, event->argv[i], strlen(event->argv[i]) + 1);
-	copy->argv = argv;
-	if (event->text)
-		copy->text = put_bytes(&at, event->text, strlen(event->text) + 1);
-	if (event->msg.body)
-		copy->msg.body = put_bytes(&at, event->msg.body, event->msg.bytes);
-	return copy;
-}
-
-static void handle_copy(void *ctx, void *arg)
-{
-	handle(ctx, arg);
-	free(arg);
+	(void)arg;
+	handle_first(ctx);
 }
 
 static int post_copy(struct cvy_agent *agent, const struct cvy_event *event)
 {
-	struct cvy_event *copy = event_copy(event);
-	int err = copy ? cvy_loop_post(agent->loop, handle_copy, agent, copy) : COVEY_ERR_NOMEM;
+	int err = cvy_event_queue_push(&agent->queue, event, 0);
 
 	if (err)
-		free(copy);
-	return err;
-}
-
-static int keep(struct cvy_agent *agent, const struct cvy_event *event)
-{
-	int err = event->argc || event->msg.body ? COVEY_ERR_NOMEM : 0;
-
-	pthread_mutex_lock(&agent->kept_lock);
-	if (!err && agent->kept_count < KEPT) {
-		struct kept *k = &agent->kept[agent->kept_count];
-
-		k->event = *event;
-		snprintf(k->text, sizeof(k->text), "%s", event->text ? event->text : "");
-		k->event.text = event->text ? k->text : NULL;
-		__atomic_store_n(&agent->kept_count, agent->kept_count + 1, __ATOMIC_RELEASE);
-	} else {
-		err = COVEY_ERR_NOMEM;
-	}
-	pthread_mutex_unlock(&agent->kept_lock);
-	return err;
-}
-
-/* Agent's thread. */
-static void handle_kept(struct cvy_agent *agent)
-{
-	while (__atomic_load_n(&agent->kept_count, __ATOMIC_ACQUIRE)) {
-		struct kept first;
-
-		pthread_mutex_lock(&agent->kept_lock);
-		first = agent->kept[0];
-		memmove(agent->kept, agent->kept + 1, sizeof(agent->kept) - sizeof(agent->kept[0]));
-		for (int i = 0; i < KEPT; i++)
-			if (agent->kept[i].event.text)
-				agent->kept[i].event.text = agent->kept[i].text;
-		__atomic_store_n(&agent->kept_count, agent->kept_count - 1, __ATOMIC_RELEASE);
-		pthread_mutex_unlock(&agent->kept_lock);
-		if (first.event.text)
-			first.event.text = first.text;
-		handle(agent, &first.event);
-	}
+		return err;
+	err = cvy_loop_post(agent->loop, handle_posted, agent, NULL);
+	if (err != COVEY_ERR_NOMEM)
+		return err;
+	__atomic_store_n(&agent->unposted, 1, __ATOMIC_RELEASE);
+	return 0;
 }
 
 static void post(void *ctx, const struct cvy_event *event)
@@ -202,8 +133,6 @@ static void post(void *ctx, const struct cvy_event *event)
 		handle(agent, event);
 	else
 		err = post_copy(agent, event);
-	if (err == COVEY_ERR_NOMEM)
-		err = keep(agent, event);
 	if (err == COVEY_ERR_NOMEM)
 		cvy_error("membership", "no memory for event %d of rank %d", event->kind, event->rank);
 }
@@ -360,7 +289,9 @@ static void tick(void *ctx, uint64_t now_ns)
 	uint64_t *beat = &agent->args.own_page->beat;
 
 	__atomic_store_n(beat, *beat + 1, __ATOMIC_RELAXED);
-	handle_kept(agent);
+	if (__atomic_exchange_n(&agent->unposted, 0, __ATOMIC_ACQ_REL))
+		while (handle_first(agent))
+			;
 	look_for_life(agent, now_ns);
 	if (!agent->driver.ended && now_ns >= cvy_driver_timer(&agent->driver))
 		cvy_driver_post(&agent->driver, &time_passed, now_ns);
@@ -522,7 +453,7 @@ int cvy_agent_new(struct cvy_loop *loop, struct cvy_agent **out)
 	if (!agent)
 		return COVEY_ERR_NOMEM;
 	agent->loop = loop;
-	pthread_mutex_init(&agent->kept_lock, NULL);
+	cvy_event_queue_init(&agent->queue);
 	sem_init(&agent->ready, 0, 0);
 	*out = agent;
 	return 0;
@@ -570,6 +501,6 @@ void cvy_agent_stop(struct cvy_agent *agent)
 	if (agent->has_driver)
 		cvy_driver_clear(&agent->driver);
 	sem_destroy(&agent->ready);
-	pthread_mutex_destroy(&agent->kept_lock);
+	cvy_event_queue_clear(&agent->queue);
 	free(agent);
 }

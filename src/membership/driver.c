@@ -15,122 +15,6 @@
 #define RETIRE_LOOK_MS 1 /* period at which a retired rank checks whether it is still needed */
 #define STAT_MS 1000	 /* period at which the kinds of the links are read for the beat */
 
-struct cvy_driver_item {
-	struct cvy_driver_item *next;
-	struct cvy_event event; /* its pointers point into the bytes behind this struct, or to `text` */
-	uint64_t now_ns;
-	char text[160]; /* of a spare item: may be cut */
-};
-
-/* ---- The queue ---- */
-
-static struct cvy_driver_item *copy(const struct cvy_event *e)
-{
-	size_t argc = e->argv && e->argc > 0 ? (size_t)e->argc : 0, bytes = argc * sizeof(char *);
-	struct cvy_driver_item *item;
-	char *at, **argv;
-
-	for (size_t i = 0; i < argc; i++)
-		bytes += strlen(e->argv[i]) + 1;
-	bytes += e->text ? strlen(e->text) + 1 : 0;
-	bytes += e->msg.body ? e->msg.bytes : 0;
-	item = malloc(sizeof(*item) + bytes);
-	if (!item)
-		return NULL;
-	item->next = NULL;
-	item->event = *e;
-	argv = (char **)(item + 1);
-	at = (char *)(argv + argc);
-	item->event.argc = (int)argc;
-	item->event.argv = (const char *const *)argv;
-	for (size_t i = 0; i < argc; i++) {
-		size_t n = strlen(e->argv[i]) + 1;
-
-		argv[i] = memcpy(at, e->argv[i], n);
-		at += n;
-	}
-	if (e->text) {
-		size_t n = strlen(e->text) + 1;
-
-		item->event.text = memcpy(at, e->text, n);
-		at += n;
-	}
-	if (e->msg.body)
-		item->event.msg.body = memcpy(at, e->msg.body, e->msg.bytes);
-	return item;
-}
-
-/*
- * For events when there is no memory. An engine says only once that it froze or fenced: if that were lost, the whole
- * group would wait. A reply that cannot be kept counts as lost and its call is repeated; of a notice the first line is
- * enough.
- */
-static struct cvy_driver_item *spare(struct cvy_driver *d, const struct cvy_event *e)
-{
-	struct cvy_driver_item *item = e->msg.body ? NULL : d->spare;
-	const char *text = e->text;
-
-	if (!item)
-		return NULL;
-	d->spare = item->next;
-	item->next = NULL;
-	item->event = *e;
-	if (e->argc) {
-		item->event.argc = 0;
-		item->event.argv = NULL;
-		item->event.err = COVEY_ERR_TIMEOUT;
-		text = "no memory for the reply of the store";
-	}
-	if (text) {
-		int line = e->kind == CVY_EV_NOTICE ? (int)strcspn(text, "\n") : (int)strlen(text);
-
-		snprintf(item->text, sizeof(item->text), "%.*s", line, text);
-		item->event.text = item->text;
-	}
-	return item;
-}
-
-static void item_free(struct cvy_driver *d, struct cvy_driver_item *item)
-{
-	if (item < d->spares || item >= d->spares + CVY_DRIVER_SPARES) {
-		free(item);
-		return;
-	}
-	item->next = d->spare;
-	d->spare = item;
-}
-
-static int push(struct cvy_driver *d, const struct cvy_event *e, uint64_t now_ns)
-{
-	struct cvy_driver_item *item = d->queued < CVY_DRIVER_QUEUE_MAX ? copy(e) : NULL;
-
-	if (!item)
-		item = spare(d, e);
-	if (!item)
-		return COVEY_ERR_NOMEM;
-	item->now_ns = now_ns;
-	if (d->last)
-		d->last->next = item;
-	else
-		d->first = item;
-	d->last = item;
-	d->queued++;
-	return 0;
-}
-
-static struct cvy_driver_item *pop(struct cvy_driver *d)
-{
-	struct cvy_driver_item *item = d->first;
-
-	if (item) {
-		d->first = item->next;
-		if (!d->first)
-			d->last = NULL;
-		d->queued--;
-	}
-	return item;
-}
-
 /* ---- Actions ---- */
 
 /* For fault plans: a call about to be made, a reply that came, a step of a view change. */
@@ -148,7 +32,7 @@ static void store_call(struct cvy_driver *d, const struct cvy_action *a)
 	if (d->store && a->argc)
 		d->store->ops->call(d->store, a->id, a->argc, (const char *const *)a->argv);
 	else
-		push(d, &lost, d->now_ns);
+		cvy_event_queue_push(&d->queue, &lost, d->now_ns);
 }
 
 static void identity(struct cvy_driver *d)
@@ -211,7 +95,7 @@ static void look_up(struct cvy_driver *d, const struct cvy_action *a)
 		return;
 	e.argv = (const char *const *)a->argv;
 	e.source = d->find(d->find_ctx, a->host, a->text);
-	push(d, &e, d->now_ns);
+	cvy_event_queue_push(&d->queue, &e, d->now_ns);
 }
 
 static void apply(struct cvy_driver *d, const struct cvy_action *a)
@@ -345,7 +229,7 @@ static void retire(struct cvy_driver *d)
 	if (!d->retire_deadline_ns)
 		d->retire_deadline_ns = d->now_ns + CVY_DRAIN_MS * CVY_MS;
 	if (d->seam->retire(d->seam->ctx) || d->now_ns >= d->retire_deadline_ns)
-		push(d, &leave, d->now_ns);
+		cvy_event_queue_push(&d->queue, &leave, d->now_ns);
 	d->retire_look_ns = d->now_ns + RETIRE_LOOK_MS * CVY_MS;
 }
 
@@ -437,24 +321,17 @@ int cvy_driver_init(struct cvy_driver *d, const struct cvy_group_args *args, con
 	d->box = box;
 	d->now_ns = now_ns;
 	d->group = cvy_group_new(args, now_ns);
-	d->spares = calloc(CVY_DRIVER_SPARES, sizeof(*d->spares));
-	if (!d->group || !d->spares || cvy_actions_init(&d->actions)) {
+	cvy_event_queue_init(&d->queue);
+	if (!d->group || cvy_actions_init(&d->actions)) {
 		cvy_driver_clear(d);
 		return cvy_fail(box, COVEY_ERR_NOMEM, -1, 0, "no memory for a member");
 	}
-	for (int i = 0; i < CVY_DRIVER_SPARES; i++)
-		item_free(d, d->spares + i);
 	return 0;
 }
 
 void cvy_driver_clear(struct cvy_driver *d)
 {
-	struct cvy_driver_item *item;
-
-	while ((item = pop(d)))
-		item_free(d, item);
-	free(d->spares);
-	d->spares = d->spare = NULL;
+	cvy_event_queue_clear(&d->queue);
 	cvy_actions_free(&d->actions);
 	cvy_group_free(d->group);
 	d->group = NULL;
@@ -462,17 +339,17 @@ void cvy_driver_clear(struct cvy_driver *d)
 
 void cvy_driver_post(struct cvy_driver *d, const struct cvy_event *event, uint64_t now_ns)
 {
-	struct cvy_driver_item *item;
+	struct cvy_event_item *item;
 
-	push(d, event, now_ns);
+	cvy_event_queue_push(&d->queue, event, now_ns);
 	if (d->draining)
 		return;
 	d->draining = 1;
-	while ((item = pop(d))) {
+	while ((item = cvy_event_queue_pop(&d->queue))) {
 		if (item->now_ns > d->now_ns)
 			d->now_ns = item->now_ns;
 		handle(d, &item->event);
-		item_free(d, item);
+		cvy_event_queue_give_back(&d->queue, item);
 	}
 	d->draining = 0;
 }

@@ -19,14 +19,11 @@
 #ifndef CVY_DRIVER_H
 #define CVY_DRIVER_H
 
+#include "event_queue.h"
 #include "group.h"
 #include "membership.h"
 
-#define CVY_DRAIN_MS 10000	   /* longest wait of a retired rank for the others */
-#define CVY_DRIVER_QUEUE_MAX 65536 /* waiting events; more are dropped */
-#define CVY_DRIVER_SPARES 16	   /* events without fields or body that can wait without memory */
-
-struct cvy_driver_item; /* an event and the data that it points to */
+#define CVY_DRAIN_MS 10000 /* longest wait of a retired rank for the others */
 
 struct cvy_driver {
 	struct cvy_group_state *group; /* owned */
@@ -41,10 +38,8 @@ struct cvy_driver {
 	uint64_t now_ns;			     /* of the event being handled */
 	uint64_t retire_deadline_ns, retire_look_ns; /* 0: not retiring */
 	uint64_t stat_ns;			     /* when the kinds of the links are read again */
-	struct cvy_driver_item *first, *last;
-	struct cvy_driver_item *spare; /* [CVY_DRIVER_SPARES] linked by next; the block starts at `spares` */
-	struct cvy_driver_item *spares;
-	int queued, draining;
+	struct cvy_event_queue queue;
+	int draining;
 	struct cvy_actions actions;
 };
 

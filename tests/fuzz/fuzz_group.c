@@ -288,7 +288,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	here.driver.store = &here.store;
 	for (int i = 0; i < LINES && (line = strsep(&rest, "\n")); i++)
 		happen(line);
-	fuzz_check(!here.driver.queued);
+	fuzz_check(!here.driver.queue.queued);
 	cvy_driver_clear(&here.driver);
 	free(text);
 	return 0;
