@@ -93,7 +93,7 @@ static bool expected(const struct perf_job *job, const struct perf_row *row, con
 	struct perf_origin origin;
 	int values[COVEY_MAX_RANKS], n = 0;
 
-	if (!job->opt.op->origin(call, block, i, &origin))
+	if (!perf_origin(job->opt.op, call, block, i, &origin))
 		return false;
 	if (origin.rank != PERF_ALL) {
 		if (covey_mask_has(&job->mask, origin.rank))

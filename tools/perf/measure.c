@@ -157,7 +157,7 @@ static int side_of(struct perf_job *job, const struct perf_row *row, bool in_pla
 	if (!err)
 		err = check(job, row, &call, &side->wrong);
 	side->algbw = side->us > 0 ? bytes / side->us / 1000 : 0;
-	side->busbw = side->algbw * job->opt.op->factor(perf_live(job));
+	side->busbw = side->algbw * perf_factor(job->opt.op, perf_live(job));
 	side->measured = true;
 	return err;
 }

@@ -1,102 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The table of operations: name, call, factor of the bus bandwidth, and the origin of each element of a result. A new
- * operation of covey.h is one entry here and its two functions.
+ * operation of covey.h is one entry here and its call.
  */
 #include "perf.h"
 
-static double twice_others(int n)
+double perf_factor(const struct perf_op *op, int n)
 {
-	return 2.0 * (n - 1) / n;
+	return op->others ? op->factor * (n - 1) / n : op->factor;
 }
 
-static double others(int n)
+bool perf_origin(const struct perf_op *op, const struct perf_call *c, size_t block, size_t i, struct perf_origin *out)
 {
-	return (double)(n - 1) / n;
-}
+	const int rank[] = { [PERF_OF_ALL] = PERF_ALL,
+			     [PERF_OF_ROOT] = c->root,
+			     [PERF_OF_BLOCK] = (int)block,
+			     [PERF_OF_BEFORE] = (c->rank + c->size - 1) % c->size };
 
-static double one(int n)
-{
-	(void)n;
-	return 1;
-}
-
-static double none(int n)
-{
-	(void)n;
-	return 0;
-}
-
-/* Element i is the reduction of the elements i. */
-static bool reduced(const struct perf_call *c, size_t block, size_t i, struct perf_origin *out)
-{
-	(void)c;
-	(void)block;
-	*out = (struct perf_origin){ PERF_ALL, i };
+	if (op->no_data || (op->to_root && c->rank != c->root))
+		return false;
+	*out = (struct perf_origin){ rank[op->of], op->send == PERF_BLOCKS ? (size_t)c->rank * c->count + i : i };
 	return true;
-}
-
-static bool from_root(const struct perf_call *c, size_t block, size_t i, struct perf_origin *out)
-{
-	(void)block;
-	*out = (struct perf_origin){ c->root, i };
-	return true;
-}
-
-/* Block r is the input of rank r. */
-static bool gathered(const struct perf_call *c, size_t block, size_t i, struct perf_origin *out)
-{
-	(void)c;
-	*out = (struct perf_origin){ (int)block, i };
-	return true;
-}
-
-/* Block r is the own block of the input of rank r. */
-static bool exchanged(const struct perf_call *c, size_t block, size_t i, struct perf_origin *out)
-{
-	*out = (struct perf_origin){ (int)block, (size_t)c->rank * c->count + i };
-	return true;
-}
-
-/* Element i is the reduction of the elements i of the own block. */
-static bool reduced_own(const struct perf_call *c, size_t block, size_t i, struct perf_origin *out)
-{
-	(void)block;
-	*out = (struct perf_origin){ PERF_ALL, (size_t)c->rank * c->count + i };
-	return true;
-}
-
-static bool reduced_on_root(const struct perf_call *c, size_t block, size_t i, struct perf_origin *out)
-{
-	return c->rank == c->root && reduced(c, block, i, out);
-}
-
-static bool gathered_on_root(const struct perf_call *c, size_t block, size_t i, struct perf_origin *out)
-{
-	return c->rank == c->root && gathered(c, block, i, out);
-}
-
-static bool scattered(const struct perf_call *c, size_t block, size_t i, struct perf_origin *out)
-{
-	(void)block;
-	*out = (struct perf_origin){ c->root, (size_t)c->rank * c->count + i };
-	return true;
-}
-
-static bool from_before(const struct perf_call *c, size_t block, size_t i, struct perf_origin *out)
-{
-	(void)block;
-	*out = (struct perf_origin){ (c->rank + c->size - 1) % c->size, i };
-	return true;
-}
-
-static bool nothing(const struct perf_call *c, size_t block, size_t i, struct perf_origin *out)
-{
-	(void)c;
-	(void)block;
-	(void)i;
-	(void)out;
-	return false;
 }
 
 static int allreduce(const struct perf_call *c)
@@ -189,30 +113,32 @@ const struct perf_op perf_ops[] = {
 	{ .name = "allreduce",
 	  .summary = "every rank gets the reduction of all",
 	  .call = allreduce,
-	  .origin = reduced,
-	  .factor = twice_others,
+	  .factor = 2,
+	  .others = true,
 	  .reduces = true,
 	  .in_place = true },
 	{ .name = "broadcast",
 	  .summary = "every rank gets the root's buffer",
 	  .call = broadcast,
-	  .origin = from_root,
-	  .factor = one,
+	  .of = PERF_OF_ROOT,
+	  .factor = 1,
 	  .rooted = true,
 	  .in_place = true },
 	{ .name = "allgather",
 	  .summary = "every rank gets the blocks of all",
 	  .call = allgather,
-	  .origin = gathered,
-	  .factor = others,
+	  .of = PERF_OF_BLOCK,
+	  .factor = 1,
+	  .others = true,
 	  .recv = PERF_BLOCKS,
 	  .total = true,
 	  .in_place = true },
 	{ .name = "alltoall",
 	  .summary = "every rank gets its block of each",
 	  .call = alltoall,
-	  .origin = exchanged,
-	  .factor = others,
+	  .of = PERF_OF_BLOCK,
+	  .factor = 1,
+	  .others = true,
 	  .send = PERF_BLOCKS,
 	  .recv = PERF_BLOCKS,
 	  .total = true,
@@ -221,16 +147,16 @@ const struct perf_op perf_ops[] = {
 	{ .name = "reduce",
 	  .summary = "the root gets the reduction of all",
 	  .call = reduce,
-	  .origin = reduced_on_root,
-	  .factor = one,
+	  .to_root = true,
+	  .factor = 1,
 	  .reduces = true,
 	  .rooted = true,
 	  .in_place = true },
 	{ .name = "reduce_scatter",
 	  .summary = "every rank gets the reduction of its block",
 	  .call = reduce_scatter,
-	  .origin = reduced_own,
-	  .factor = others,
+	  .factor = 1,
+	  .others = true,
 	  .send = PERF_BLOCKS,
 	  .reduces = true,
 	  .total = true,
@@ -238,16 +164,18 @@ const struct perf_op perf_ops[] = {
 	{ .name = "allgatherv",
 	  .summary = "allgather with counts and places",
 	  .call = allgatherv,
-	  .origin = gathered,
-	  .factor = others,
+	  .of = PERF_OF_BLOCK,
+	  .factor = 1,
+	  .others = true,
 	  .recv = PERF_BLOCKS,
 	  .total = true,
 	  .in_place = true },
 	{ .name = "alltoallv",
 	  .summary = "alltoall with counts and places",
 	  .call = alltoallv,
-	  .origin = exchanged,
-	  .factor = others,
+	  .of = PERF_OF_BLOCK,
+	  .factor = 1,
+	  .others = true,
 	  .send = PERF_BLOCKS,
 	  .recv = PERF_BLOCKS,
 	  .total = true,
@@ -256,8 +184,10 @@ const struct perf_op perf_ops[] = {
 	{ .name = "gather",
 	  .summary = "the root gets the blocks of all",
 	  .call = gather,
-	  .origin = gathered_on_root,
-	  .factor = others,
+	  .of = PERF_OF_BLOCK,
+	  .to_root = true,
+	  .factor = 1,
+	  .others = true,
 	  .recv = PERF_BLOCKS,
 	  .rooted = true,
 	  .total = true,
@@ -265,8 +195,9 @@ const struct perf_op perf_ops[] = {
 	{ .name = "scatter",
 	  .summary = "every rank gets its block of the root's buffer",
 	  .call = scatter,
-	  .origin = scattered,
-	  .factor = others,
+	  .of = PERF_OF_ROOT,
+	  .factor = 1,
+	  .others = true,
 	  .send = PERF_BLOCKS,
 	  .rooted = true,
 	  .total = true,
@@ -274,15 +205,10 @@ const struct perf_op perf_ops[] = {
 	{ .name = "sendrecv",
 	  .summary = "to the next rank, from the one before",
 	  .call = sendrecv,
-	  .origin = from_before,
-	  .factor = one,
+	  .of = PERF_OF_BEFORE,
+	  .factor = 1,
 	  .messages = true },
-	{ .name = "barrier",
-	  .summary = "no data: one row, whatever the sizes",
-	  .call = barrier,
-	  .origin = nothing,
-	  .factor = none,
-	  .no_data = true },
+	{ .name = "barrier", .summary = "no data: one row, whatever the sizes", .call = barrier, .no_data = true },
 };
 
 const int perf_op_count = sizeof(perf_ops) / sizeof(perf_ops[0]);

@@ -67,9 +67,11 @@ enum perf_blocks { PERF_BLOCK, PERF_BLOCKS };
 struct perf_op {
 	const char *name, *summary;
 	int (*call)(const struct perf_call *call);
-	/* For element @i of block @block on @call->rank; false: this rank receives nothing, or it is not defined. */
-	bool (*origin)(const struct perf_call *call, size_t block, size_t i, struct perf_origin *out);
-	double (*factor)(int n); /* of algbw, for busbw */
+	/* Whose elements a block of the result has; BEFORE: of the rank before in the ring. */
+	enum { PERF_OF_ALL, PERF_OF_ROOT, PERF_OF_BLOCK, PERF_OF_BEFORE } of;
+	bool to_root;  /* only the root receives */
+	double factor; /* of algbw, for busbw */
+	bool others;   /* the factor counts for n - 1 of n ranks */
 	enum perf_blocks send, recv;
 	bool reduces, rooted, total; /* total: the size is that of all blocks together */
 	/* In place, the smaller buffer is the own block of the larger one; false: there is no in-place form. */
@@ -81,6 +83,11 @@ struct perf_op {
 
 extern const struct perf_op perf_ops[];
 extern const int perf_op_count;
+
+double perf_factor(const struct perf_op *op, int n);
+/* For element @i of block @block on @call->rank; false: this rank receives nothing. */
+bool perf_origin(const struct perf_op *op, const struct perf_call *call, size_t block, size_t i,
+		 struct perf_origin *out);
 
 #define PERF_LIST 16
 
