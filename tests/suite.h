@@ -1,9 +1,73 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The end of a test program's main(). */
+/*
+ * A test program of one case: TEST(name) { ... } is a test, in the order of the file, and
+ * suite_run(SUITE(.name = "layer/noun")) the end of its main().
+ */
 #ifndef TESTS_SUITE_H
 #define TESTS_SUITE_H
 
 #include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SUITE_TESTS 100
+
+struct suite {
+	const char *name;
+	void (*setup)(void), (*teardown)(void); /* NULL: none */
+	int timeout_s;				/* 0: Check's */
+	struct {
+		const TTest *test;
+		int from, to;
+	} test[SUITE_TESTS];
+	int tests;
+};
+
+static inline struct suite *suite_tests(void)
+{
+	static struct suite tests;
+
+	return &tests;
+}
+
+static inline void suite_add(const TTest *test, int from, int to)
+{
+	struct suite *all = suite_tests();
+
+	if (all->tests == SUITE_TESTS)
+		abort();
+	all->test[all->tests].test = test;
+	all->test[all->tests].from = from;
+	all->test[all->tests++].to = to;
+}
+
+/* @_i is FROM, then each number below TO. */
+#define TEST_LOOP(NAME, FROM, TO) \
+	static const TTest *NAME; \
+	__attribute__((constructor)) static void NAME##_add(void) \
+	{ \
+		suite_add(NAME, FROM, TO); \
+	} \
+	START_TEST(NAME)
+#define TEST(NAME) TEST_LOOP(NAME, 0, 1)
+
+#define SUITE(...) suite_made(&(const struct suite){ __VA_ARGS__ })
+
+static inline Suite *suite_made(const struct suite *how)
+{
+	const struct suite *all = suite_tests();
+	Suite *suite = suite_create(how->name);
+	TCase *tc = tcase_create(strrchr(how->name, '/') + 1);
+
+	suite_add_tcase(suite, tc);
+	if (how->setup || how->teardown)
+		tcase_add_checked_fixture(tc, how->setup, how->teardown);
+	if (how->timeout_s)
+		tcase_set_timeout(tc, how->timeout_s);
+	for (int i = 0; i < all->tests; i++)
+		tcase_add_loop_test(tc, all->test[i].test, all->test[i].from, all->test[i].to);
+	return suite;
+}
 
 static inline int suite_run(Suite *suite)
 {

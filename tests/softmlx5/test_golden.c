@@ -43,7 +43,7 @@ static void expect_ok(enum ibv_wc_opcode opcode)
 }
 
 /* Posted by the functions of an extended queue. */
-START_TEST(entries_equal_those_of_ibv_wr)
+TEST(entries_equal_those_of_ibv_wr)
 {
 	uint64_t value = 0x1122334455667788ull, near = (uint64_t)(uintptr_t)rig.near;
 	struct cvy_mlx5_entry e;
@@ -82,7 +82,6 @@ START_TEST(entries_equal_those_of_ibv_wr)
 	ck_assert_mem_eq(rig.far + 512, &value, 8);
 	ck_assert_uint_eq(softmlx5_found(), 0);
 }
-END_TEST
 
 static void post(int opcode, unsigned flags, struct ibv_sge *sge, unsigned at)
 {
@@ -101,7 +100,7 @@ static void post(int opcode, unsigned flags, struct ibv_sge *sge, unsigned at)
 }
 
 /* Posted by the older call: unsignalled, empty, and far along the ring, too. */
-START_TEST(entries_equal_those_of_ibv_post_send)
+TEST(entries_equal_those_of_ibv_post_send)
 {
 	struct ibv_sge sge = { (uint64_t)(uintptr_t)rig.near, 48, rig.near_mr->lkey };
 	struct ibv_sge answer = { (uint64_t)(uintptr_t)rig.near + 1024, 8, rig.near_mr->lkey };
@@ -125,10 +124,9 @@ START_TEST(entries_equal_those_of_ibv_post_send)
 	ck_assert_mem_eq(ours, rig_slot(&rig, 2), 64);
 	ck_assert_uint_eq(softmlx5_found(), 0);
 }
-END_TEST
 
 /* Numbers seen in one run of libmlx5, so that no later edit of both builders agrees with itself. */
-START_TEST(entries_equal_what_was_written_down)
+TEST(entries_equal_what_was_written_down)
 {
 	static const uint32_t write[12] = { 0x00000008, 0x00002003, 0x00000008, 0,	    0x00005590, 0x0853b040,
 					    0x0010020e, 0,	    0x00000040, 0x00100107, 0x00005590, 0x0854b000 };
@@ -155,9 +153,8 @@ START_TEST(entries_equal_what_was_written_down)
 	for (int i = 0; i < 16; i++)
 		ck_assert_uint_eq(be32toh(w[i]), add[i]);
 }
-END_TEST
 
-START_TEST(libmlx5_goes_round_its_ring)
+TEST(libmlx5_goes_round_its_ring)
 {
 	struct ibv_sge sge = { (uint64_t)(uintptr_t)rig.near, 8, rig.near_mr->lkey };
 	struct softmlx5_stats stats;
@@ -176,9 +173,8 @@ START_TEST(libmlx5_goes_round_its_ring)
 	n--;
 	ck_assert_mem_eq(rig.far + 64, &n, 8);
 }
-END_TEST
 
-START_TEST(reads_come_back)
+TEST(reads_come_back)
 {
 	struct ibv_sge sge = { (uint64_t)(uintptr_t)rig.near, 32, rig.near_mr->lkey };
 
@@ -187,7 +183,6 @@ START_TEST(reads_come_back)
 	expect_ok(IBV_WC_RDMA_READ);
 	ck_assert_mem_eq(rig.near, rig.far + 128, 32);
 }
-END_TEST
 
 static const struct {
 	const char *what;
@@ -201,7 +196,7 @@ static const struct {
 };
 
 /* Then everything behind it is flushed, and the cause, which came first, was not lost. */
-START_TEST(failures_are_told)
+TEST_LOOP(failures_are_told, 0, sizeof(failures) / sizeof(failures[0]))
 {
 	struct ibv_sge sge = { (uint64_t)(uintptr_t)rig.near, 8, rig.near_mr->lkey };
 	struct ibv_qp_attr error = { .qp_state = IBV_QPS_ERR };
@@ -249,20 +244,8 @@ START_TEST(failures_are_told)
 	if (_i == 4)
 		rig.far_mr = ibv_reg_mr(rig.pd, rig.far, RIG_BYTES, IBV_ACCESS_LOCAL_WRITE);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("softmlx5/golden");
-	TCase *tcase = tcase_create("golden");
-
-	tcase_add_checked_fixture(tcase, open_rig, close_rig);
-	tcase_add_test(tcase, entries_equal_those_of_ibv_wr);
-	tcase_add_test(tcase, entries_equal_those_of_ibv_post_send);
-	tcase_add_test(tcase, entries_equal_what_was_written_down);
-	tcase_add_test(tcase, libmlx5_goes_round_its_ring);
-	tcase_add_test(tcase, reads_come_back);
-	tcase_add_loop_test(tcase, failures_are_told, 0, sizeof(failures) / sizeof(failures[0]));
-	suite_add_tcase(suite, tcase);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "softmlx5/golden", .setup = open_rig, .teardown = close_rig));
 }

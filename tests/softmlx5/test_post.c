@@ -41,7 +41,7 @@ static void expect_strict(void)
 	ck_assert_int_eq(cvy_pair_check(p.pair[0], 1), 0);
 }
 
-START_TEST(each_call_arrives)
+TEST_LOOP(each_call_arrives, 0, 4)
 {
 	int64_t t;
 
@@ -64,10 +64,9 @@ START_TEST(each_call_arrives)
 	expect_strict();
 	pairs_close(&p);
 }
-END_TEST
 
 /* Each has a register of its own that the adapter listens to; made of what was reserved, or not. */
-START_TEST(both_ends_are_heard)
+TEST_LOOP(both_ends_are_heard, 0, 8)
 {
 	struct cvy_queue back;
 
@@ -107,9 +106,8 @@ START_TEST(both_ends_are_heard)
 	ck_assert_uint_eq(softmlx5_found(), 0);
 	pairs_close(&p);
 }
-END_TEST
 
-START_TEST(what_does_not_fit_is_refused)
+TEST(what_does_not_fit_is_refused)
 {
 	open_way(0, 16);
 	ck_assert_int_eq(cvy_queue_put(&p.q, PAIRS_BYTES - 8, 0, 9), CVY_QUEUE_RANGE);
@@ -123,10 +121,9 @@ START_TEST(what_does_not_fit_is_refused)
 	ck_assert_uint_eq(p.q.words->head, 0); /* nothing was claimed */
 	pairs_close(&p);
 }
-END_TEST
 
 /* Round a ring of 16 or 64 until 16-bit indices have wrapped many times. */
-START_TEST(rings_go_round)
+TEST_LOOP(rings_go_round, 0, 4)
 {
 	uint64_t n = getenv("COVEY_TEST_ALL") ? 2000000 : 150000, i;
 	int64_t t = 0;
@@ -145,7 +142,6 @@ START_TEST(rings_go_round)
 	expect_strict();
 	pairs_close(&p);
 }
-END_TEST
 
 /* Each adds to one word, writes what it did into a line of its own, and signals how far it is. */
 static void *poster(void *arg)
@@ -185,15 +181,14 @@ static void run_posters(void)
 	expect_strict();
 }
 
-START_TEST(posters_share_a_queue)
+TEST_LOOP(posters_share_a_queue, 0, 4)
 {
 	open_way(_i, 8);
 	run_posters();
 	pairs_close(&p);
 }
-END_TEST
 
-START_TEST(delays_change_nothing)
+TEST_LOOP(delays_change_nothing, 0, getenv("COVEY_TEST_ALL") ? 40 : 4)
 {
 	struct softmlx5_plan plan = { .seed = (uint64_t)_i + 1, .delay_ns = 3000 };
 	uint64_t n = getenv("COVEY_TEST_ALL") ? 100000 : 5000;
@@ -212,10 +207,9 @@ START_TEST(delays_change_nothing)
 	expect_strict();
 	pairs_close(&p);
 }
-END_TEST
 
 /* Entries that never complete fill the ring; the wait for room ends by its deadline, and later by the abort word. */
-START_TEST(a_full_ring_presses_back)
+TEST_LOOP(a_full_ring_presses_back, 0, 4)
 {
 	struct softmlx5_plan plan = { .ack_unit_ns = 1u << 30 }; /* a peer that is silent for long */
 	uint64_t since;
@@ -244,9 +238,8 @@ START_TEST(a_full_ring_presses_back)
 	ck_assert_int_eq(cvy_pair_check(p.pair[0], 3), COVEY_ERR_PEER);
 	pairs_close(&p);
 }
-END_TEST
 
-START_TEST(a_silent_peer_is_a_status_and_a_cause)
+TEST_LOOP(a_silent_peer_is_a_status_and_a_cause, 0, 4)
 {
 	int64_t before, t;
 
@@ -265,10 +258,9 @@ START_TEST(a_silent_peer_is_a_status_and_a_cause)
 		ck_assert_ptr_nonnull(strstr(pairs_cause(&p), "does not answer"));
 	pairs_close(&p);
 }
-END_TEST
 
 /* A region that is taken back ends writes into it; the far end's new memory takes a new key. */
-START_TEST(a_key_taken_back_reaches_nothing)
+TEST_LOOP(a_key_taken_back_reaches_nothing, 0, 2)
 {
 	struct cvy_region *region = NULL;
 	int64_t t;
@@ -283,10 +275,9 @@ START_TEST(a_key_taken_back_reaches_nothing)
 	cvy_region_close(region);
 	pairs_close(&p);
 }
-END_TEST
 
 /* Each call of opening and connecting fails once: a cause each time, and nothing is left behind. */
-START_TEST(each_refusal_is_told)
+TEST_LOOP(each_refusal_is_told, 0, 2)
 {
 	struct cvy_errbox *box = cvy_errbox_new();
 	struct cvy_nic_args nic_args = { .box = box };
@@ -338,10 +329,9 @@ START_TEST(each_refusal_is_told)
 	ck_assert_uint_ge(refusals, 8);
 	cvy_errbox_free(box);
 }
-END_TEST
 
 /* 1,024 peers of default depth, made for real. */
-START_TEST(queues_for_1024_peers_are_small)
+TEST(queues_for_1024_peers_are_small)
 {
 	struct cvy_pair_args args = { .mode = CVY_PAIR_DEVX, .abort = &p.abort, .wait_ticks = 1 };
 	struct cvy_queue_pair *pair[1024];
@@ -362,24 +352,8 @@ START_TEST(queues_for_1024_peers_are_small)
 		cvy_pair_close(pair[i]);
 	pairs_close(&p);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("softmlx5/post");
-	TCase *tcase = tcase_create("post");
-
-	tcase_add_loop_test(tcase, each_call_arrives, 0, 4);
-	tcase_add_loop_test(tcase, both_ends_are_heard, 0, 8);
-	tcase_add_test(tcase, what_does_not_fit_is_refused);
-	tcase_add_loop_test(tcase, rings_go_round, 0, 4);
-	tcase_add_loop_test(tcase, posters_share_a_queue, 0, 4);
-	tcase_add_loop_test(tcase, delays_change_nothing, 0, getenv("COVEY_TEST_ALL") ? 40 : 4);
-	tcase_add_loop_test(tcase, a_full_ring_presses_back, 0, 4);
-	tcase_add_loop_test(tcase, a_silent_peer_is_a_status_and_a_cause, 0, 4);
-	tcase_add_loop_test(tcase, a_key_taken_back_reaches_nothing, 0, 2);
-	tcase_add_loop_test(tcase, each_refusal_is_told, 0, 2);
-	tcase_add_test(tcase, queues_for_1024_peers_are_small);
-	suite_add_tcase(suite, tcase);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "softmlx5/post"));
 }

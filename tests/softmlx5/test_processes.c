@@ -159,7 +159,7 @@ static int talk_as_child(int way)
 	return talk(1, way);
 }
 
-START_TEST(two_processes_talk)
+TEST_LOOP(two_processes_talk, 0, 4)
 {
 	int status;
 	pid_t pid = child(talk_as_child, _i);
@@ -168,7 +168,6 @@ START_TEST(two_processes_talk)
 	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
 	ck_assert_int_eq(status, 0);
 }
-END_TEST
 
 /* Dies with half of its third copy done. */
 static int die_half_way(int way)
@@ -189,7 +188,7 @@ static int die_half_way(int way)
 	return 3; /* not reached */
 }
 
-START_TEST(a_writer_killed_half_way_tears_its_copy)
+TEST_LOOP(a_writer_killed_half_way_tears_its_copy, 0, 4)
 {
 	struct end e;
 	pid_t pid = child(die_half_way, _i);
@@ -211,7 +210,6 @@ START_TEST(a_writer_killed_half_way_tears_its_copy)
 	ck_assert_int_eq(cvy_pair_check(e.pair, 1), COVEY_ERR_PEER);
 	end_close(&e, _i >> 1);
 }
-END_TEST
 
 static int wait_to_be_killed(int way)
 {
@@ -224,7 +222,7 @@ static int wait_to_be_killed(int way)
 }
 
 /* A peer that is stopped is no error: its memory is written as ever. Killed, it does not answer. */
-START_TEST(stopped_is_written_and_killed_is_an_error)
+TEST_LOOP(stopped_is_written_and_killed_is_an_error, 0, 4)
 {
 	struct end e;
 	pid_t pid = child(wait_to_be_killed, _i);
@@ -246,17 +244,8 @@ START_TEST(stopped_is_written_and_killed_is_an_error)
 	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
 	end_close(&e, _i >> 1);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("softmlx5/processes");
-	TCase *tcase = tcase_create("processes");
-
-	tcase_add_checked_fixture(tcase, open_table, close_table);
-	tcase_add_loop_test(tcase, two_processes_talk, 0, 4);
-	tcase_add_loop_test(tcase, a_writer_killed_half_way_tears_its_copy, 0, 4);
-	tcase_add_loop_test(tcase, stopped_is_written_and_killed_is_an_error, 0, 4);
-	suite_add_tcase(suite, tcase);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "softmlx5/processes", .setup = open_table, .teardown = close_table));
 }

@@ -257,7 +257,7 @@ static void strike(int check, int on)
 	} while (!s.found[check] && rig_now() - since < (on ? RIG_BOUND_NS : 400000000ull));
 }
 
-START_TEST(each_check_finds_its_fault)
+TEST_LOOP(each_check_finds_its_fault, 0, 2 * SOFTMLX5_NCHECKS)
 {
 	int check = _i / 2, on = _i % 2;
 	struct softmlx5_stats s;
@@ -277,10 +277,9 @@ START_TEST(each_check_finds_its_fault)
 	if (on)
 		ck_assert(s.last[0]);
 }
-END_TEST
 
 /* The entries as they are, without a fault: none of the checks is a nuisance. */
-START_TEST(nothing_is_found_without_a_fault)
+TEST(nothing_is_found_without_a_fault)
 {
 	struct softmlx5_plan plan = { .seed = 3, .delay_ns = 20000 };
 	uint64_t n = 0;
@@ -296,7 +295,6 @@ START_TEST(nothing_is_found_without_a_fault)
 	usleep(100000);
 	ck_assert_uint_eq(softmlx5_found(), 0);
 }
-END_TEST
 
 static void open_rig(void)
 {
@@ -306,12 +304,5 @@ static void open_rig(void)
 
 int main(void)
 {
-	Suite *suite = suite_create("softmlx5/strict");
-	TCase *tcase = tcase_create("strict");
-
-	tcase_add_checked_fixture(tcase, open_rig, NULL);
-	tcase_add_loop_test(tcase, each_check_finds_its_fault, 0, 2 * SOFTMLX5_NCHECKS);
-	tcase_add_test(tcase, nothing_is_found_without_a_fault);
-	suite_add_tcase(suite, tcase);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "softmlx5/strict", .setup = open_rig));
 }

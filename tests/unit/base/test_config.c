@@ -61,7 +61,7 @@ static int resolve_url(const char *url)
 	return resolve(&config);
 }
 
-START_TEST(config_defaults_fill_every_field)
+TEST(config_defaults_fill_every_field)
 {
 	ck_assert_int_eq(resolve_url("redis://h"), 0);
 	ck_assert_str_eq(out.store, "redis://h");
@@ -73,9 +73,8 @@ START_TEST(config_defaults_fill_every_field)
 	ck_assert_uint_eq(out.window_bytes, 4294967296);
 	ck_assert_str_eq(out.host, "");
 }
-END_TEST
 
-START_TEST(config_sources_have_an_order)
+TEST(config_sources_have_an_order)
 {
 	struct covey_config config = COVEY_CONFIG_INIT;
 
@@ -95,9 +94,8 @@ START_TEST(config_sources_have_an_order)
 	ck_assert_int_eq(resolve(&config), 0);
 	ck_assert_int_eq(out.rank, 0);
 }
-END_TEST
 
-START_TEST(config_forms_a_group_where_the_environment_is_a_replacements)
+TEST(config_forms_a_group_where_the_environment_is_a_replacements)
 {
 	struct covey_config config = COVEY_CONFIG_INIT;
 
@@ -115,7 +113,6 @@ START_TEST(config_forms_a_group_where_the_environment_is_a_replacements)
 	ck_assert_int_eq(resolve(&config), 0);
 	ck_assert_int_eq(out.create, COVEY_CREATE_FIRST);
 }
-END_TEST
 
 /* Sets the variables of all launchers from @first on, each with a rank of its own. */
 static void launched_by(int first)
@@ -135,7 +132,7 @@ static void launched_by(int first)
 	}
 }
 
-START_TEST(config_takes_rank_and_world_of_the_innermost_launcher)
+TEST(config_takes_rank_and_world_of_the_innermost_launcher)
 {
 	unsetenv("COVEY_WORLD");
 	for (int i = 0; i < 4; i++) {
@@ -150,9 +147,8 @@ START_TEST(config_takes_rank_and_world_of_the_innermost_launcher)
 	ck_assert_int_eq(out.rank, 7);
 	ck_assert_int_eq(out.world, 9);
 }
-END_TEST
 
-START_TEST(config_takes_no_half_of_a_launcher)
+TEST(config_takes_no_half_of_a_launcher)
 {
 	setenv("SLURM_PROCID", "0", 1); /* the script of a batch job has a rank, but is none */
 	ck_assert_int_eq(resolve_url("redis://h?world=9"), 0);
@@ -163,9 +159,8 @@ START_TEST(config_takes_no_half_of_a_launcher)
 	ck_assert_int_eq(resolve_url("redis://h"), COVEY_ERR_INVAL);
 	ck_assert_ptr_nonnull(strstr(info.cause, "OMPI_COMM_WORLD_RANK"));
 }
-END_TEST
 
-START_TEST(config_takes_the_job_of_the_launcher_whose_world_it_takes)
+TEST(config_takes_the_job_of_the_launcher_whose_world_it_takes)
 {
 	static const char *const names[] = { "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid",
 					     "SLURM_JOB_ID", "SLURM_STEP_ID" };
@@ -202,10 +197,9 @@ START_TEST(config_takes_the_job_of_the_launcher_whose_world_it_takes)
 	ck_assert_uint_eq(strlen(out.job), CVY_JOB_MAX);
 	ck_assert(strncmp(out.job, "012345678901234~", 16) == 0);
 }
-END_TEST
 
 /* Every rank has to have these, so they are told to the store in words without spaces. */
-START_TEST(config_tells_what_must_be_alike)
+TEST(config_tells_what_must_be_alike)
 {
 	char *text;
 
@@ -227,9 +221,8 @@ START_TEST(config_tells_what_must_be_alike)
 	ck_assert_ptr_null(strstr(text, "max_ranks")); /* a joiner takes the group's */
 	free(text);
 }
-END_TEST
 
-START_TEST(config_takes_its_parameters_from_the_url_and_leaves_db)
+TEST(config_takes_its_parameters_from_the_url_and_leaves_db)
 {
 	ck_assert_int_eq(resolve_url("redis+unix:///s?group=a.b&db=3&world=8&slot_bytes=64K&host=a%2Db&create=never"),
 			 0);
@@ -240,9 +233,8 @@ START_TEST(config_takes_its_parameters_from_the_url_and_leaves_db)
 	ck_assert_uint_eq(out.slot_bytes, 65536);
 	ck_assert_int_eq(out.create, COVEY_CREATE_NEVER);
 }
-END_TEST
 
-START_TEST(config_reads_everything_from_the_environment)
+TEST(config_reads_everything_from_the_environment)
 {
 	setenv("COVEY_STORE", "redis://e:1?group=g", 1);
 	setenv("COVEY_CREATE", "never", 1);
@@ -252,9 +244,8 @@ START_TEST(config_reads_everything_from_the_environment)
 	ck_assert_str_eq(out.group, "g");
 	ck_assert_int_eq(out.world, 0);
 }
-END_TEST
 
-START_TEST(config_takes_queues_in_the_order_given)
+TEST(config_takes_queues_in_the_order_given)
 {
 	int way[CVY_QUEUES_WAYS];
 
@@ -269,9 +260,8 @@ START_TEST(config_takes_queues_in_the_order_given)
 	ck_assert_int_eq(cvy_queues_parse("direct,assisted,ring,tcp,direct", way), 0);
 	ck_assert_int_eq(cvy_queues_parse("", way), 0);
 }
-END_TEST
 
-START_TEST(config_refuses_what_is_wrong_and_says_what_is_right)
+TEST(config_refuses_what_is_wrong_and_says_what_is_right)
 {
 	static const struct {
 		const char *url, *cause;
@@ -315,10 +305,9 @@ START_TEST(config_refuses_what_is_wrong_and_says_what_is_right)
 		ck_assert_ptr_null(out.store);
 	}
 }
-END_TEST
 
 /* A secret stands before the last @ of a URL that is damaged at each place in turn. */
-START_TEST(config_never_shows_what_stands_before_an_at)
+TEST(config_never_shows_what_stands_before_an_at)
 {
 	static const char *const urls[] = {
 		"redis://moe:S3CR3T@h:7411",
@@ -357,9 +346,8 @@ START_TEST(config_never_shows_what_stands_before_an_at)
 			}
 	}
 }
-END_TEST
 
-START_TEST(config_names_the_variable_that_is_wrong)
+TEST(config_names_the_variable_that_is_wrong)
 {
 	setenv("WORLD_SIZE", "many", 1);
 	unsetenv("COVEY_WORLD");
@@ -369,9 +357,8 @@ START_TEST(config_names_the_variable_that_is_wrong)
 	ck_assert_int_eq(resolve_url("redis://h"), COVEY_ERR_INVAL);
 	ck_assert_ptr_nonnull(strstr(info.cause, "world is not set"));
 }
-END_TEST
 
-START_TEST(config_never_prints_a_password)
+TEST(config_never_prints_a_password)
 {
 	static const char *const urls[] = {
 		"http://user:hunter2@h",      "redis://u:hunter2@h o",	    "u:hunter2@h",
@@ -383,9 +370,8 @@ START_TEST(config_never_prints_a_password)
 		ck_assert_msg(!strstr(info.cause, "hunter2"), "%s", info.cause);
 	}
 }
-END_TEST
 
-START_TEST(config_reads_an_older_struct_as_zero_filled)
+TEST(config_reads_an_older_struct_as_zero_filled)
 {
 	struct covey_config config = COVEY_CONFIG_INIT;
 
@@ -400,9 +386,8 @@ START_TEST(config_reads_an_older_struct_as_zero_filled)
 	ck_assert_int_eq(resolve(&config), 0);
 	ck_assert_int_eq(out.rank, -1);
 }
-END_TEST
 
-START_TEST(config_refuses_a_newer_struct_that_uses_its_new_fields)
+TEST(config_refuses_a_newer_struct_that_uses_its_new_fields)
 {
 	struct {
 		struct covey_config config;
@@ -419,7 +404,6 @@ START_TEST(config_refuses_a_newer_struct_that_uses_its_new_fields)
 	ck_assert_int_eq(resolve(&newer.config), COVEY_ERR_INVAL);
 	ck_assert_ptr_nonnull(strstr(info.cause, "COVEY_CONFIG_INIT"));
 }
-END_TEST
 
 static char warned[1024];
 static int warnings;
@@ -432,7 +416,7 @@ static void keep_warning(void *ctx, int level, const char *line)
 	strncat(warned, line, sizeof(warned) - strlen(warned) - 1);
 }
 
-START_TEST(config_warns_once_of_what_nobody_reads)
+TEST(config_warns_once_of_what_nobody_reads)
 {
 	covey_log_set(keep_warning, NULL, COVEY_LOG_WARN);
 	setenv("COVEY_LOG", "loud", 1);
@@ -455,10 +439,9 @@ START_TEST(config_warns_once_of_what_nobody_reads)
 	ck_assert_int_eq(resolve_url("redis://h"), 0);
 	ck_assert_int_eq(warnings, 2);
 }
-END_TEST
 
 /* Many and long ones: cut, and no more than the line has room for. */
-START_TEST(config_warns_of_many_in_one_line)
+TEST(config_warns_of_many_in_one_line)
 {
 	char name[80];
 
@@ -474,9 +457,8 @@ START_TEST(config_warns_of_many_in_one_line)
 	ck_assert_int_eq(warnings, 1);
 	ck_assert_ptr_nonnull(strstr(warned, "COVEY_0_ABC"));
 }
-END_TEST
 
-START_TEST(config_finds_the_nearest_name)
+TEST(config_finds_the_nearest_name)
 {
 	ck_assert_str_eq(cvy_environment_nearest("COVEY_GRUOP"), "COVEY_GROUP");
 	ck_assert_str_eq(cvy_environment_nearest("COVEY_STOR"), "COVEY_STORE");
@@ -487,9 +469,8 @@ START_TEST(config_finds_the_nearest_name)
 	ck_assert_ptr_null(cvy_environment_nearest(
 		"COVEY_ABCDEFGHIJKLMNOPQRSTUVWXYZ_ABCDEFGHIJKLMNOPQRSTUVWXYZ_ABCDEFGHIJKLMNOPQRSTUVWXYZ"));
 }
-END_TEST
 
-START_TEST(config_lists_every_way_of_queues_in_its_refusal)
+TEST(config_lists_every_way_of_queues_in_its_refusal)
 {
 	struct covey_config config = COVEY_CONFIG_INIT;
 
@@ -499,9 +480,8 @@ START_TEST(config_lists_every_way_of_queues_in_its_refusal)
 	for (int way = CVY_QUEUES_COPY + 1; way < CVY_QUEUES_WAYS; way++)
 		ck_assert_ptr_nonnull(strstr(info.cause, cvy_queues_word(way)));
 }
-END_TEST
 
-START_TEST(manual_has_a_row_for_every_setting)
+TEST(manual_has_a_row_for_every_setting)
 {
 	char *text = NULL;
 	size_t bytes = 0;
@@ -517,35 +497,8 @@ START_TEST(manual_has_a_row_for_every_setting)
 	ck_assert_ptr_nonnull(strstr(text, "| `COVEY_LOG` |"));
 	free(text);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("base/config");
-	TCase *tc = tcase_create("config");
-
-	suite_add_tcase(suite, tc);
-	tcase_add_checked_fixture(tc, setup, teardown);
-	tcase_add_test(tc, config_defaults_fill_every_field);
-	tcase_add_test(tc, config_sources_have_an_order);
-	tcase_add_test(tc, config_forms_a_group_where_the_environment_is_a_replacements);
-	tcase_add_test(tc, config_takes_rank_and_world_of_the_innermost_launcher);
-	tcase_add_test(tc, config_takes_no_half_of_a_launcher);
-	tcase_add_test(tc, config_takes_the_job_of_the_launcher_whose_world_it_takes);
-	tcase_add_test(tc, config_tells_what_must_be_alike);
-	tcase_add_test(tc, config_takes_its_parameters_from_the_url_and_leaves_db);
-	tcase_add_test(tc, config_reads_everything_from_the_environment);
-	tcase_add_test(tc, config_takes_queues_in_the_order_given);
-	tcase_add_test(tc, config_never_shows_what_stands_before_an_at);
-	tcase_add_test(tc, config_refuses_what_is_wrong_and_says_what_is_right);
-	tcase_add_test(tc, config_names_the_variable_that_is_wrong);
-	tcase_add_test(tc, config_never_prints_a_password);
-	tcase_add_test(tc, config_reads_an_older_struct_as_zero_filled);
-	tcase_add_test(tc, config_refuses_a_newer_struct_that_uses_its_new_fields);
-	tcase_add_test(tc, config_warns_once_of_what_nobody_reads);
-	tcase_add_test(tc, config_warns_of_many_in_one_line);
-	tcase_add_test(tc, config_finds_the_nearest_name);
-	tcase_add_test(tc, config_lists_every_way_of_queues_in_its_refusal);
-	tcase_add_test(tc, manual_has_a_row_for_every_setting);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "base/config", .setup = setup, .teardown = teardown));
 }

@@ -44,7 +44,7 @@ static void put(const char *path, const char *text)
 	fclose(file);
 }
 
-START_TEST(no_quota_is_no_bound)
+TEST(no_quota_is_no_bound)
 {
 	uint64_t id = 1;
 
@@ -56,9 +56,8 @@ START_TEST(no_quota_is_no_bound)
 	ck_assert_uint_eq(cvy_cores_quota(root, "", &id), 0);
 	ck_assert_uint_eq(cvy_cores_quota(root, "no lines\n:\n::\n0:", &id), 0);
 }
-END_TEST
 
-START_TEST(the_smallest_quota_on_the_way_up_counts)
+TEST(the_smallest_quota_on_the_way_up_counts)
 {
 	uint64_t id, same, other;
 
@@ -71,9 +70,8 @@ START_TEST(the_smallest_quota_on_the_way_up_counts)
 	ck_assert_uint_eq(cvy_cores_quota(root, "0::/job/rank1\n", &other), 2);
 	ck_assert_uint_ne(id, other);
 }
-END_TEST
 
-START_TEST(a_quota_below_a_core_is_one)
+TEST(a_quota_below_a_core_is_one)
 {
 	uint64_t id;
 
@@ -81,9 +79,8 @@ START_TEST(a_quota_below_a_core_is_one)
 	ck_assert_uint_eq(cvy_cores_quota(root, "0::/\n", &id), 1);
 	ck_assert_uint_ne(id, 0);
 }
-END_TEST
 
-START_TEST(version_1_is_read_too)
+TEST(version_1_is_read_too)
 {
 	uint64_t id;
 
@@ -94,10 +91,9 @@ START_TEST(version_1_is_read_too)
 	ck_assert_uint_eq(cvy_cores_quota(root, "5:cpuset:/\n3:cpuacct,cpu:/box/in\n1:name=systemd:/\n", &id), 3);
 	ck_assert_uint_eq(cvy_cores_quota(root, "5:cpuset:/box\n2:cpuacct:/box\n", &id), 0);
 }
-END_TEST
 
 /* A container sees its own group at the root, and the name that it has outside. */
-START_TEST(a_name_from_outside_a_container_does_no_harm)
+TEST(a_name_from_outside_a_container_does_no_harm)
 {
 	uint64_t id;
 
@@ -105,9 +101,8 @@ START_TEST(a_name_from_outside_a_container_does_no_harm)
 	put("cpu,cpuacct/cpu.cfs_period_us", "100000\n");
 	ck_assert_uint_eq(cvy_cores_quota(root, "4:cpu,cpuacct:/docker/0123456789abcdef\n", &id), 2);
 }
-END_TEST
 
-START_TEST(the_mask_is_counted_and_not_the_machine)
+TEST(the_mask_is_counted_and_not_the_machine)
 {
 	struct cvy_cores all, one, again;
 	cpu_set_t set;
@@ -124,21 +119,8 @@ START_TEST(the_mask_is_counted_and_not_the_machine)
 	ck_assert_uint_eq(one.mask_id, again.mask_id);
 	ck_assert(all.cores == 1 || all.mask_id != one.mask_id);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("base/cores");
-	TCase *t = tcase_create("cores");
-
-	tcase_set_timeout(t, 60);
-	tcase_add_checked_fixture(t, make_root, remove_root);
-	tcase_add_test(t, no_quota_is_no_bound);
-	tcase_add_test(t, the_smallest_quota_on_the_way_up_counts);
-	tcase_add_test(t, a_quota_below_a_core_is_one);
-	tcase_add_test(t, version_1_is_read_too);
-	tcase_add_test(t, a_name_from_outside_a_container_does_no_harm);
-	tcase_add_test(t, the_mask_is_counted_and_not_the_machine);
-	suite_add_tcase(s, t);
-	return suite_run(s);
+	return suite_run(SUITE(.name = "base/cores", .setup = make_root, .teardown = remove_root, .timeout_s = 60));
 }

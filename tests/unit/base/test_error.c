@@ -12,7 +12,7 @@
 #include "event.h"
 #include "log.h"
 
-START_TEST(text_of_others_is_printed_clean)
+TEST(text_of_others_is_printed_clean)
 {
 	static const struct {
 		const char *from, *to;
@@ -36,9 +36,8 @@ START_TEST(text_of_others_is_printed_clean)
 	cvy_errbox_get(NULL, &info);
 	ck_assert_str_eq(info.cause, "the store says: ?]0;x?");
 }
-END_TEST
 
-START_TEST(strerror_knows_every_code)
+TEST(strerror_knows_every_code)
 {
 #define HAS_TEXT(name, code, text) ck_assert_str_eq(covey_strerror(code), text);
 	COVEY_ERROR_LIST(HAS_TEXT)
@@ -46,9 +45,8 @@ START_TEST(strerror_knows_every_code)
 	ck_assert_str_eq(covey_strerror(0), "success");
 	ck_assert_str_eq(covey_strerror(-79), "unknown error");
 }
-END_TEST
 
-START_TEST(box_keeps_the_last_failure)
+TEST(box_keeps_the_last_failure)
 {
 	struct cvy_errbox *box = cvy_errbox_new();
 	struct covey_error_info info;
@@ -69,9 +67,8 @@ START_TEST(box_keeps_the_last_failure)
 	ck_assert_uint_eq(info.seq, 8);
 	cvy_errbox_free(box);
 }
-END_TEST
 
-START_TEST(box_cuts_a_long_cause)
+TEST(box_cuts_a_long_cause)
 {
 	struct covey_error_info info;
 
@@ -79,7 +76,6 @@ START_TEST(box_cuts_a_long_cause)
 	cvy_errbox_get(NULL, &info);
 	ck_assert_uint_eq(strlen(info.cause), sizeof(info.cause) - 1);
 }
-END_TEST
 
 static void *fail_elsewhere(void *arg)
 {
@@ -87,7 +83,7 @@ static void *fail_elsewhere(void *arg)
 	return arg;
 }
 
-START_TEST(box_of_a_thread_is_its_own)
+TEST(box_of_a_thread_is_its_own)
 {
 	struct covey_error_info info;
 	pthread_t thread;
@@ -98,7 +94,6 @@ START_TEST(box_of_a_thread_is_its_own)
 	cvy_errbox_get(NULL, &info);
 	ck_assert_str_eq(info.cause, "here");
 }
-END_TEST
 
 static void keep_line(void *ctx, int level, const char *line)
 {
@@ -107,7 +102,7 @@ static void keep_line(void *ctx, int level, const char *line)
 	errno = EPERM;
 }
 
-START_TEST(log_line_names_level_and_room_and_keeps_errno)
+TEST(log_line_names_level_and_room_and_keeps_errno)
 {
 	char line[600] = "";
 
@@ -117,9 +112,8 @@ START_TEST(log_line_names_level_and_room_and_keeps_errno)
 	ck_assert_int_eq(errno, EAGAIN);
 	ck_assert_str_eq(line, "covey: warn: membership: rank 3 is late");
 }
-END_TEST
 
-START_TEST(log_drops_what_is_above_the_level)
+TEST(log_drops_what_is_above_the_level)
 {
 	char line[600] = "untouched";
 
@@ -135,9 +129,8 @@ START_TEST(log_drops_what_is_above_the_level)
 	covey_log_set(NULL, NULL, 0);
 	ck_assert(!cvy_log_enabled(COVEY_LOG_INFO));
 }
-END_TEST
 
-START_TEST(source_names_differ)
+TEST(source_names_differ)
 {
 	for (int a = CVY_SOURCE_ROBUST; a <= CVY_SOURCE_OPERATOR; a++) {
 		ck_assert_str_ne(cvy_source_name(a), "unknown");
@@ -146,21 +139,8 @@ START_TEST(source_names_differ)
 	}
 	ck_assert_str_eq(cvy_source_name(0), "unknown");
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("base/error");
-	TCase *tc = tcase_create("error");
-
-	suite_add_tcase(suite, tc);
-	tcase_add_test(tc, text_of_others_is_printed_clean);
-	tcase_add_test(tc, strerror_knows_every_code);
-	tcase_add_test(tc, box_keeps_the_last_failure);
-	tcase_add_test(tc, box_cuts_a_long_cause);
-	tcase_add_test(tc, box_of_a_thread_is_its_own);
-	tcase_add_test(tc, log_line_names_level_and_room_and_keeps_errno);
-	tcase_add_test(tc, log_drops_what_is_above_the_level);
-	tcase_add_test(tc, source_names_differ);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "base/error"));
 }

@@ -65,7 +65,7 @@ static const char *order(const char *setting, const struct host *host, size_t n)
 	return text;
 }
 
-START_TEST(those_without_carrier_and_of_containers_come_last)
+TEST(those_without_carrier_and_of_containers_come_last)
 {
 	ck_assert_str_eq(order("", usual, N(usual)), "10.9.0.1 10.8.0.1 192.168.5.1 fd00::9 172.18.0.1 169.254.1.1 "
 						     "172.17.0.1 10.7.0.1");
@@ -73,18 +73,16 @@ START_TEST(those_without_carrier_and_of_containers_come_last)
 	ck_assert_int_eq(list[4].kind, CVY_INTERFACE_VIRTUAL);
 	ck_assert_int_eq(list[6].kind, CVY_INTERFACE_CARRIER);
 }
-END_TEST
 
-START_TEST(a_host_without_more_takes_what_it_has)
+TEST(a_host_without_more_takes_what_it_has)
 {
 	ck_assert_str_eq(order("", usual, 1), "127.0.0.1");
 	ck_assert_str_eq(order("", usual, 2), "172.17.0.1");
 	ck_assert_str_eq(order("", usual, 0), "");
 	ck_assert_str_eq(order("^docker", usual, 2), "");
 }
-END_TEST
 
-START_TEST(a_setting_chooses_by_name_beginning_network_and_address)
+TEST(a_setting_chooses_by_name_beginning_network_and_address)
 {
 	static const struct {
 		const char *setting, *want;
@@ -116,9 +114,8 @@ START_TEST(a_setting_chooses_by_name_beginning_network_and_address)
 		ck_assert_msg(!strcmp(got, cases[i].want), "%s: %s", cases[i].setting, got);
 	}
 }
-END_TEST
 
-START_TEST(what_makes_no_sense_is_refused)
+TEST(what_makes_no_sense_is_refused)
 {
 	static const char *const wrong[] = { "^",
 					     "eth0,",
@@ -139,9 +136,8 @@ START_TEST(what_makes_no_sense_is_refused)
 		ck_assert_str_eq(order(wrong[i], usual, N(usual)), "");
 	}
 }
-END_TEST
 
-START_TEST(people_are_told_what_there_is_and_why)
+TEST(people_are_told_what_there_is_and_why)
 {
 	char text[400];
 	int count;
@@ -154,18 +150,8 @@ START_TEST(people_are_told_what_there_is_and_why)
 	cvy_interface_print(list, count, text, 20);
 	ck_assert_uint_eq(strlen(text), 19);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("base/interface");
-	TCase *tc = tcase_create("interface");
-
-	suite_add_tcase(suite, tc);
-	tcase_add_test(tc, those_without_carrier_and_of_containers_come_last);
-	tcase_add_test(tc, a_host_without_more_takes_what_it_has);
-	tcase_add_test(tc, a_setting_chooses_by_name_beginning_network_and_address);
-	tcase_add_test(tc, what_makes_no_sense_is_refused);
-	tcase_add_test(tc, people_are_told_what_there_is_and_why);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "base/interface"));
 }

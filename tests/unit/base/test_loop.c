@@ -55,7 +55,7 @@ static void *post_many(void *arg)
 	return arg;
 }
 
-START_TEST(posts_of_another_thread_run_in_order)
+TEST(posts_of_another_thread_run_in_order)
 {
 	pthread_t thread;
 
@@ -68,7 +68,6 @@ START_TEST(posts_of_another_thread_run_in_order)
 	ck_assert_int_ge(ticks, 1);
 	ck_assert_int_eq(cvy_loop_post(loop, note, NULL, NULL), COVEY_ERR_CLOSED);
 }
-END_TEST
 
 static void note_timer(void *ctx)
 {
@@ -77,7 +76,7 @@ static void note_timer(void *ctx)
 		cvy_loop_stop(loop);
 }
 
-START_TEST(timers_fire_in_order_of_deadline_and_not_when_cancelled)
+TEST(timers_fire_in_order_of_deadline_and_not_when_cancelled)
 {
 	uint64_t now = cvy_now_ns();
 	struct cvy_timer *timer[20];
@@ -92,7 +91,6 @@ START_TEST(timers_fire_in_order_of_deadline_and_not_when_cancelled)
 	for (int i = 0; i < 19; i++)
 		ck_assert_int_eq(fired[i], i ? i + 1 : 0);
 }
-END_TEST
 
 static struct cvy_watch *watches[2];
 
@@ -107,7 +105,7 @@ static void remove_both(void *ctx, uint32_t events)
 	cvy_loop_stop(loop);
 }
 
-START_TEST(watch_removed_in_a_callback_of_its_batch_stays_silent)
+TEST(watch_removed_in_a_callback_of_its_batch_stays_silent)
 {
 	int a[2], b[2];
 
@@ -118,7 +116,6 @@ START_TEST(watch_removed_in_a_callback_of_its_batch_stays_silent)
 	cvy_loop_run(loop, count_tick, NULL, &tick_ms);
 	ck_assert_int_eq(nfired, 1);
 }
-END_TEST
 
 static void tick_until_three(void *ctx, uint64_t now_ns)
 {
@@ -128,7 +125,7 @@ static void tick_until_three(void *ctx, uint64_t now_ns)
 		cvy_loop_stop(loop);
 }
 
-START_TEST(tick_comes_without_events_and_not_early)
+TEST(tick_comes_without_events_and_not_early)
 {
 	uint64_t before = cvy_now_ns();
 
@@ -136,7 +133,6 @@ START_TEST(tick_comes_without_events_and_not_early)
 	ck_assert_int_eq(ticks, 3);
 	ck_assert_uint_ge(cvy_now_ns() - before, 2 * CVY_MS); /* the first falls on the common beat */
 }
-END_TEST
 
 static int eager, patient;
 
@@ -154,7 +150,7 @@ static void fire_once(void *ctx)
 	cvy_loop_stop(loop);
 }
 
-START_TEST(a_timer_set_for_the_past_again_and_again_holds_up_no_other)
+TEST(a_timer_set_for_the_past_again_and_again_holds_up_no_other)
 {
 	eager = patient = 0;
 	cvy_loop_timer(loop, 1, fire_again, NULL);
@@ -163,9 +159,8 @@ START_TEST(a_timer_set_for_the_past_again_and_again_holds_up_no_other)
 	ck_assert_int_eq(patient, 1);
 	ck_assert_int_eq(eager, 1);
 }
-END_TEST
 
-START_TEST(stop_before_run_ends_it_and_earlier_posts_still_run)
+TEST(stop_before_run_ends_it_and_earlier_posts_still_run)
 {
 	cvy_loop_post(loop, note, NULL, (void *)5);
 	cvy_loop_stop(loop);
@@ -173,20 +168,8 @@ START_TEST(stop_before_run_ends_it_and_earlier_posts_still_run)
 	ck_assert_int_eq(nfired, 1);
 	ck_assert_int_eq(ticks, 0);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("base/loop");
-	TCase *tc = tcase_create("loop");
-
-	suite_add_tcase(suite, tc);
-	tcase_add_checked_fixture(tc, setup, teardown);
-	tcase_add_test(tc, posts_of_another_thread_run_in_order);
-	tcase_add_test(tc, timers_fire_in_order_of_deadline_and_not_when_cancelled);
-	tcase_add_test(tc, watch_removed_in_a_callback_of_its_batch_stays_silent);
-	tcase_add_test(tc, tick_comes_without_events_and_not_early);
-	tcase_add_test(tc, a_timer_set_for_the_past_again_and_again_holds_up_no_other);
-	tcase_add_test(tc, stop_before_run_ends_it_and_earlier_posts_still_run);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "base/loop", .setup = setup, .teardown = teardown));
 }

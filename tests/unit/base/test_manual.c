@@ -54,25 +54,17 @@ static void expect_in(const char *name, void (*print)(FILE *))
 	free(table);
 }
 
-START_TEST(the_manual_has_the_settings)
+TEST(the_manual_has_the_settings)
 {
 	expect_in("reference/environment.md", cvy_config_manual);
 }
-END_TEST
 
-START_TEST(the_manual_has_the_errors)
+TEST(the_manual_has_the_errors)
 {
 	expect_in("operate/errors.md", cvy_error_manual);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("base/manual");
-	TCase *tests = tcase_create("manual");
-
-	tcase_add_test(tests, the_manual_has_the_settings);
-	tcase_add_test(tests, the_manual_has_the_errors);
-	suite_add_tcase(suite, tests);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "base/manual"));
 }

@@ -16,24 +16,22 @@ static const char *text_of(const int *ranks, int n, size_t bytes)
 	return cvy_mask_text(&m, text, bytes);
 }
 
-START_TEST(mask_text_shortens_runs)
+TEST(mask_text_shortens_runs)
 {
 	ck_assert_str_eq(text_of((int[]){ 0, 2, 3, 4 }, 4, 64), "0,2-4");
 	ck_assert_str_eq(text_of((int[]){ 62, 63, 64, 65, 4095 }, 5, 64), "62-65,4095");
 	ck_assert_str_eq(text_of((int[]){ 7, 8 }, 2, 64), "7,8");
 	ck_assert_str_eq(text_of(NULL, 0, 64), "none");
 }
-END_TEST
 
-START_TEST(mask_text_says_what_did_not_fit)
+TEST(mask_text_says_what_did_not_fit)
 {
 	ck_assert_str_eq(text_of((int[]){ 1, 3, 5, 7 }, 4, 8), "1,3,5,7");
 	ck_assert_str_eq(text_of((int[]){ 1, 3, 5, 7 }, 4, 7), "1,3..");
 	ck_assert_str_eq(text_of((int[]){ 1, 3 }, 2, 1), "");
 }
-END_TEST
 
-START_TEST(mask_walk_visits_each_rank_once)
+TEST(mask_walk_visits_each_rank_once)
 {
 	struct covey_mask m = { { 0 } };
 	int want[] = { 0, 63, 64, 4095 }, n = 0;
@@ -44,7 +42,6 @@ START_TEST(mask_walk_visits_each_rank_once)
 	ck_assert_int_eq(rank, want[n++]);
 	ck_assert_int_eq(n, 4);
 }
-END_TEST
 
 static struct cvy_view *four(void)
 {
@@ -63,7 +60,7 @@ static struct cvy_view *four(void)
 	return view;
 }
 
-START_TEST(view_mask_begins_with_the_admit)
+TEST(view_mask_begins_with_the_admit)
 {
 	struct cvy_view *view = four();
 	struct covey_mask mask;
@@ -77,9 +74,8 @@ START_TEST(view_mask_begins_with_the_admit)
 	ck_assert_str_eq(cvy_mask_text(&mask, text, sizeof(text)), "0,1,3,5");
 	cvy_view_free(view);
 }
-END_TEST
 
-START_TEST(view_size_grows_after_the_admit)
+TEST(view_size_grows_after_the_admit)
 {
 	struct cvy_view *view = four();
 
@@ -90,9 +86,8 @@ START_TEST(view_size_grows_after_the_admit)
 	ck_assert_int_eq(cvy_view_size(view, 1), 7);
 	cvy_view_free(view);
 }
-END_TEST
 
-START_TEST(view_copies_are_whole)
+TEST(view_copies_are_whole)
 {
 	struct cvy_view *view = four(), *dup = cvy_view_dup(view), *copy = cvy_view_new(8);
 
@@ -105,19 +100,8 @@ START_TEST(view_copies_are_whole)
 	cvy_view_free(dup);
 	cvy_view_free(copy);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("base/view");
-	TCase *tc = tcase_create("view");
-
-	suite_add_tcase(suite, tc);
-	tcase_add_test(tc, mask_text_shortens_runs);
-	tcase_add_test(tc, mask_text_says_what_did_not_fit);
-	tcase_add_test(tc, mask_walk_visits_each_rank_once);
-	tcase_add_test(tc, view_mask_begins_with_the_admit);
-	tcase_add_test(tc, view_size_grows_after_the_admit);
-	tcase_add_test(tc, view_copies_are_whole);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "base/view"));
 }

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/types.h>
 
+#include "../../suite.h"
 #include "covey.h"
 
 #define WATCHDOG_MS 50000 /* of any one wait of a test: past it something hangs */

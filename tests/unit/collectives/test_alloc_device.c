@@ -116,7 +116,7 @@ static int life(long n)
 	return seen.hit != 0;
 }
 
-START_TEST(every_allocation_of_a_device_fails_once)
+TEST(every_allocation_of_a_device_fails_once)
 {
 	long n = 1;
 
@@ -126,14 +126,8 @@ START_TEST(every_allocation_of_a_device_fails_once)
 		n++;
 	ck_assert_int_gt(n, 4); /* a view, a timer, packets kept, packets given */
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/alloc_device");
-	TCase *tests = tcase_create("alloc_device");
-
-	tcase_add_test(tests, every_allocation_of_a_device_fails_once);
-	suite_add_tcase(suite, tests);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "collectives/alloc_device"));
 }

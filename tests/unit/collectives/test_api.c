@@ -127,7 +127,7 @@ static void null_everywhere(struct covey_group *g)
 	covey_close(NULL);
 }
 
-START_TEST(bad_arguments_are_refused_with_a_cause)
+TEST(bad_arguments_are_refused_with_a_cause)
 {
 	struct covey_config config = harness_config("args", 1);
 	struct covey_group *g = harness_join(&config, 0);
@@ -142,9 +142,8 @@ START_TEST(bad_arguments_are_refused_with_a_cause)
 	ck_assert_uint_eq(res.seq, 1);
 	covey_close(g);
 }
-END_TEST
 
-START_TEST(a_view_says_who_is_there)
+TEST(a_view_says_who_is_there)
 {
 	struct covey_config config = harness_config("view", 1);
 	struct covey_group *g = harness_join(&config, 0);
@@ -168,7 +167,6 @@ START_TEST(a_view_says_who_is_there)
 	ck_assert_int_eq(covey_event_next(g, &event), COVEY_ERR_AGAIN);
 	covey_close(g);
 }
-END_TEST
 
 /* ---- calls that do not match ---- */
 
@@ -214,7 +212,7 @@ static void run_mismatch(struct member *m)
 	must(!err && sum == m->n && res.seq == 2, "rank %d goes on with %s, %d", m->rank, covey_strerror(err), sum);
 }
 
-START_TEST(calls_that_do_not_match_fail_for_all_and_are_named)
+TEST_LOOP(calls_that_do_not_match_fail_for_all_and_are_named, 0, 6)
 {
 	struct covey_config config = harness_config("mismatch", 3);
 	struct mismatch mis = { .kind = _i / 2 };
@@ -223,7 +221,6 @@ START_TEST(calls_that_do_not_match_fail_for_all_and_are_named)
 	harness_threads(&config, run_mismatch, &mis);
 	ck_assert_int_ge(mis.both, 1);
 }
-END_TEST
 
 /* The view that ends the mismatch cannot come, as the store stands still; other calls of the group go on. */
 static void *send_beside_mismatch(void *arg)
@@ -264,14 +261,13 @@ static void run_calls_beside_mismatch(struct member *m)
 	must(!m->rank || !err, "rank %d: recv: %s", m->rank, covey_strerror(err));
 }
 
-START_TEST(calls_that_do_not_match_hold_up_no_other_call)
+TEST_LOOP(calls_that_do_not_match_hold_up_no_other_call, 0, 2)
 {
 	struct covey_config config = harness_config("beside", 2);
 
 	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, run_calls_beside_mismatch, NULL);
 }
-END_TEST
 
 /*
  * Two roots do not wait for each other, so both broadcasts end well; what they published differs in ticks, too. The
@@ -304,7 +300,7 @@ static void run_two_roots(struct member *m)
 	must(!err && res.seq == 3, "rank %d goes on with %s", m->rank, covey_strerror(err));
 }
 
-START_TEST(two_roots_find_out_at_their_next_operation)
+TEST_LOOP(two_roots_find_out_at_their_next_operation, 0, 2)
 {
 	struct covey_config config = harness_config("roots", 2);
 	int past = 0;
@@ -313,7 +309,6 @@ START_TEST(two_roots_find_out_at_their_next_operation)
 	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, run_two_roots, &past);
 }
-END_TEST
 
 /* ---- fork ---- */
 
@@ -347,7 +342,7 @@ static int forked_child(void *arg, int rank)
 #define GET_REGISTRATIONS (1 << 9) /* of membarrier, since Linux 6.3 */
 
 /* A registration among threads waits for a grace period of the kernel, and who never sleeps needs it as well. */
-START_TEST(barriers_of_sleepers_reach_a_process_from_the_start)
+TEST(barriers_of_sleepers_reach_a_process_from_the_start)
 {
 	long registered;
 
@@ -356,9 +351,8 @@ START_TEST(barriers_of_sleepers_reach_a_process_from_the_start)
 	registered = syscall(SYS_membarrier, GET_REGISTRATIONS, 0, 0);
 	ck_assert(registered & MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED);
 }
-END_TEST
 
-START_TEST(a_forked_handle_is_poisoned)
+TEST(a_forked_handle_is_poisoned)
 {
 	struct covey_config config = harness_config("fork", 1);
 	struct covey_ep_config shape = COVEY_EP_CONFIG_INIT;
@@ -388,10 +382,9 @@ START_TEST(a_forked_handle_is_poisoned)
 	ck_assert_int_eq(covey_leave(g, harness_deadline(WATCHDOG_MS)), 0);
 	covey_close(g);
 }
-END_TEST
 
 /* Posted calls end with their handle; those of the other group do not. */
-START_TEST(a_handle_may_close_in_a_group_of_calls)
+TEST(a_handle_may_close_in_a_group_of_calls)
 {
 	struct covey_config config = harness_config("closes", 1), other = harness_config("stays", 1);
 	struct covey_group *g = harness_join(&config, 0), *h = harness_join(&other, 0);
@@ -408,7 +401,6 @@ START_TEST(a_handle_may_close_in_a_group_of_calls)
 	ck_assert_int_eq(covey_barrier(h, NULL, NULL), 0);
 	covey_close(h);
 }
-END_TEST
 
 static int joins_itself(void *arg, int rank)
 {
@@ -421,7 +413,7 @@ static int joins_itself(void *arg, int rank)
 	return err ? 1 : 0;
 }
 
-START_TEST(a_forked_child_may_join_a_group_of_its_own)
+TEST(a_forked_child_may_join_a_group_of_its_own)
 {
 	struct covey_config config = harness_config("parent", 1);
 	struct covey_group *g = harness_join(&config, 0);
@@ -431,7 +423,6 @@ START_TEST(a_forked_child_may_join_a_group_of_its_own)
 	ck_assert_int_eq(covey_barrier(g, NULL, NULL), 0);
 	covey_close(g);
 }
-END_TEST
 
 /* ---- joins that cannot be ---- */
 
@@ -447,7 +438,7 @@ static void join_refused(const struct covey_config *config, int want, const char
 	ck_assert_ptr_null(g);
 }
 
-START_TEST(bad_settings_are_named)
+TEST(bad_settings_are_named)
 {
 	struct covey_config good = harness_config("bad", 2), c = good;
 
@@ -487,9 +478,8 @@ START_TEST(bad_settings_are_named)
 	c.store = NULL;
 	join_refused(&c, COVEY_ERR_INVAL, "store");
 }
-END_TEST
 
-START_TEST(a_store_that_is_not_there_is_named)
+TEST(a_store_that_is_not_there_is_named)
 {
 	struct covey_config config = harness_config("nowhere", 1);
 
@@ -500,9 +490,8 @@ START_TEST(a_store_that_is_not_there_is_named)
 	config.store = "redis://127.0.0.1:1";
 	join_refused(&config, COVEY_ERR_STORE, "store");
 }
-END_TEST
 
-START_TEST(missing_ranks_are_named)
+TEST(missing_ranks_are_named)
 {
 	struct covey_config config = harness_config("missing", 3);
 
@@ -510,9 +499,8 @@ START_TEST(missing_ranks_are_named)
 	config.join_ms = 500;
 	join_refused(&config, COVEY_ERR_TIMEOUT, "0");
 }
-END_TEST
 
-START_TEST(a_rank_that_is_held_is_busy)
+TEST(a_rank_that_is_held_is_busy)
 {
 	struct covey_config config = harness_config("busy", 1), second;
 	struct covey_group *g = harness_join(&config, 0);
@@ -526,9 +514,8 @@ START_TEST(a_rank_that_is_held_is_busy)
 	ck_assert_int_eq(covey_barrier(g, NULL, NULL), 0);
 	covey_close(g);
 }
-END_TEST
 
-START_TEST(join_start_returns_at_once)
+TEST(join_start_returns_at_once)
 {
 	struct covey_config config = harness_config("start", 2);
 	struct covey_group *g;
@@ -542,7 +529,6 @@ START_TEST(join_start_returns_at_once)
 	ck_assert_int_eq(view.rank, -1);
 	covey_close(g);
 }
-END_TEST
 
 /* ---- on_loss = fail ---- */
 
@@ -585,7 +571,7 @@ static int on_loss_rank(void *arg, int me)
 	return 0;
 }
 
-START_TEST(on_loss_fail_gives_peer_to_all_until_the_next_safe_point)
+TEST_LOOP(on_loss_fail_gives_peer_to_all_until_the_next_safe_point, 0, 2)
 {
 	struct loss loss = { harness_config("loss", 3), harness_shared(4096) };
 	pid_t pid[3];
@@ -598,28 +584,8 @@ START_TEST(on_loss_fail_gives_peer_to_all_until_the_next_safe_point)
 	harness_reap_all(pid, 2, -1);
 	ck_assert_uint_eq(loss.done[1], loss.done[2]); /* the same operation was the first to fail */
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/api");
-	TCase *tc = tcase_create("api");
-
-	tcase_add_test(tc, bad_arguments_are_refused_with_a_cause);
-	tcase_add_test(tc, a_view_says_who_is_there);
-	tcase_add_loop_test(tc, calls_that_do_not_match_fail_for_all_and_are_named, 0, 6);
-	tcase_add_test(tc, barriers_of_sleepers_reach_a_process_from_the_start);
-	tcase_add_loop_test(tc, calls_that_do_not_match_hold_up_no_other_call, 0, 2);
-	tcase_add_loop_test(tc, two_roots_find_out_at_their_next_operation, 0, 2);
-	tcase_add_test(tc, a_handle_may_close_in_a_group_of_calls);
-	tcase_add_test(tc, a_forked_handle_is_poisoned);
-	tcase_add_test(tc, a_forked_child_may_join_a_group_of_its_own);
-	tcase_add_test(tc, bad_settings_are_named);
-	tcase_add_test(tc, a_store_that_is_not_there_is_named);
-	tcase_add_test(tc, missing_ranks_are_named);
-	tcase_add_test(tc, a_rank_that_is_held_is_busy);
-	tcase_add_test(tc, join_start_returns_at_once);
-	tcase_add_loop_test(tc, on_loss_fail_gives_peer_to_all_until_the_next_safe_point, 0, 2);
-	suite_add_tcase(suite, tc);
-	return harness_main(suite);
+	return harness_main(SUITE(.name = "collectives/api"));
 }

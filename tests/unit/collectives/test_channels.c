@@ -260,25 +260,23 @@ static void death(int transport, const char *fault, int die_at)
 	must(s->again[0] && s->again[1] && s->again[3], "not everybody met the replacement");
 }
 
-START_TEST(survivors_go_on_and_a_replacement_begins_at_zero)
+TEST_LOOP(survivors_go_on_and_a_replacement_begins_at_zero, 0, 4)
 {
 	death(_i % 2 ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM, NULL, _i < 2 ? 30 : 55);
 }
-END_TEST
 
-START_TEST(a_death_between_bytes_and_count)
+TEST_LOOP(a_death_between_bytes_and_count, 0, 4)
 {
 	static const char *const plans[] = { "kill@put:150", "kill@signal:333", "kill@put:201", "kill@signal:264" };
 
 	death(_i % 2 ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM, plans[_i], -1);
 }
-END_TEST
 
 /*
  * The link of two ranks is cut; nobody is removed and nothing is lost, doubled or reordered. (Twice in one view would
  * raise suspicion; links that break all the time are the simulator's.)
  */
-START_TEST(a_broken_link_goes_on_where_it_was)
+TEST_LOOP(a_broken_link_goes_on_where_it_was, 0, 4)
 {
 	static const char *const plans[] = { "cut:1@put:33", "cut:1@put:170", "cut:1@signal:20", "cut:1@signal:150" };
 	struct job job;
@@ -294,16 +292,8 @@ START_TEST(a_broken_link_goes_on_where_it_was)
 	must(job.shared->cuts[0] == 1, "%llu links were cut", (unsigned long long)job.shared->cuts[0]);
 	must(!job.shared->failed[0] && !job.shared->failed[1], "messages failed");
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/channels");
-	TCase *tc = tcase_create("channels");
-
-	tcase_add_loop_test(tc, survivors_go_on_and_a_replacement_begins_at_zero, 0, 4);
-	tcase_add_loop_test(tc, a_death_between_bytes_and_count, 0, 4);
-	tcase_add_loop_test(tc, a_broken_link_goes_on_where_it_was, 0, 4);
-	suite_add_tcase(suite, tc);
-	return harness_main(suite);
+	return harness_main(SUITE(.name = "collectives/channels"));
 }

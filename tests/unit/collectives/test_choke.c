@@ -62,7 +62,7 @@ static void tear_down(void)
 	free(t.e);
 }
 
-START_TEST(no_line_leaves_after_a_put_that_did_not_fit)
+TEST(no_line_leaves_after_a_put_that_did_not_fit)
 {
 	t.room = 1;
 	cvy_put(t.e, 1, &t.line, 64);
@@ -74,9 +74,8 @@ START_TEST(no_line_leaves_after_a_put_that_did_not_fit)
 	ck_assert_int_eq(t.lines, 0);
 	ck_assert_ptr_nonnull(strstr(t.peer.lost, "more waits for it than its queue holds"));
 }
-END_TEST
 
-START_TEST(a_line_that_did_not_fit_ends_the_path)
+TEST(a_line_that_did_not_fit_ends_the_path)
 {
 	cvy_signal(t.e, 1, &t.line);
 	t.room = 9;
@@ -84,16 +83,8 @@ START_TEST(a_line_that_did_not_fit_ends_the_path)
 	ck_assert_int_eq(t.lines, 0);
 	ck_assert_ptr_nonnull(strstr(t.peer.lost, "more waits for it than its queue holds"));
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/choke");
-	TCase *choke = tcase_create("choke");
-
-	tcase_add_checked_fixture(choke, set_up, tear_down);
-	tcase_add_test(choke, no_line_leaves_after_a_put_that_did_not_fit);
-	tcase_add_test(choke, a_line_that_did_not_fit_ends_the_path);
-	suite_add_tcase(suite, choke);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "collectives/choke", .setup = set_up, .teardown = tear_down));
 }

@@ -322,26 +322,24 @@ static void run_short(struct member *m)
 
 /* ---- tests ---- */
 
-START_TEST(collectives_match_the_oracle_over_shm)
+TEST_LOOP(collectives_match_the_oracle_over_shm, 0, 6)
 {
 	struct covey_config config = harness_config("shm", worlds[_i]);
 
 	config.transport = COVEY_TRANSPORT_SHM;
 	harness_threads(&config, run_all, NULL);
 }
-END_TEST
 
-START_TEST(collectives_match_the_oracle_over_tcp)
+TEST_LOOP(collectives_match_the_oracle_over_tcp, 0, 3)
 {
 	struct covey_config config = harness_config("tcp", few_worlds[_i]);
 
 	config.transport = COVEY_TRANSPORT_TCP;
 	harness_threads(&config, UNDER_TSAN ? run_short : run_all, NULL);
 }
-END_TEST
 
 /* Many ticks for every operation: the slots are used over and over. */
-START_TEST(small_slots_give_the_same_bytes)
+TEST_LOOP(small_slots_give_the_same_bytes, 0, 6)
 {
 	struct covey_config config = harness_config("small", few_worlds[_i % 3]);
 
@@ -349,7 +347,6 @@ START_TEST(small_slots_give_the_same_bytes)
 	config.slot_bytes = 4096;
 	harness_threads(&config, run_short, NULL);
 }
-END_TEST
 
 /* Half of the ranks claim another host: links of both kinds in one group. */
 static void run_mixed(struct member *m)
@@ -361,13 +358,12 @@ static void run_mixed(struct member *m)
 	rig_close(&rig);
 }
 
-START_TEST(shm_and_tcp_links_mix)
+TEST(shm_and_tcp_links_mix)
 {
 	struct covey_config config = harness_config("mixed", 4);
 
 	harness_threads_on(&config, run_mixed, NULL, 2);
 }
-END_TEST
 
 /* The same operations twice give the same bits, though timing differs. */
 static void run_twice(struct member *m)
@@ -390,7 +386,7 @@ static void run_twice(struct member *m)
 	free(recv);
 }
 
-START_TEST(sums_are_bitwise_equal_from_run_to_run)
+TEST(sums_are_bitwise_equal_from_run_to_run)
 {
 	struct covey_config config = harness_config("twice", 5);
 	uint64_t sums[5] = { 0 };
@@ -399,7 +395,6 @@ START_TEST(sums_are_bitwise_equal_from_run_to_run)
 	for (int r = 1; r < 5; r++)
 		ck_assert_uint_eq(sums[r], sums[0]);
 }
-END_TEST
 
 /* Rank 1 expects of rank 0 one element more than it sends: rank 1 is told, the others are not, and all go on. */
 static void run_uneven(struct member *m)
@@ -429,13 +424,12 @@ static void run_uneven(struct member *m)
 	rig_close(&rig);
 }
 
-START_TEST(alltoallv_names_counts_that_do_not_match)
+TEST(alltoallv_names_counts_that_do_not_match)
 {
 	struct covey_config config = harness_config("uneven", 3);
 
 	harness_threads(&config, run_uneven, NULL);
 }
-END_TEST
 
 #define BIG ((size_t)64 << 20)
 
@@ -460,14 +454,13 @@ static void run_big(struct member *m)
 	free(recv);
 }
 
-START_TEST(sixty_four_mebibytes_go_through)
+TEST_LOOP(sixty_four_mebibytes_go_through, 0, UNDER_TSAN ? 0 : 2)
 {
 	struct covey_config config = harness_config("big", 3);
 
 	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, run_big, NULL);
 }
-END_TEST
 
 /* Ranks at different places: a root may run ahead, no further than the slots allow. */
 static void run_ahead(struct member *m)
@@ -484,29 +477,15 @@ static void run_ahead(struct member *m)
 	}
 }
 
-START_TEST(a_stream_of_broadcasts_keeps_its_order)
+TEST_LOOP(a_stream_of_broadcasts_keeps_its_order, 0, 2)
 {
 	struct covey_config config = harness_config("ahead", 4);
 
 	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, run_ahead, NULL);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/collectives");
-	TCase *tc = tcase_create("collectives");
-
-	tcase_add_loop_test(tc, collectives_match_the_oracle_over_shm, 0, 6);
-	tcase_add_loop_test(tc, collectives_match_the_oracle_over_tcp, 0, 3);
-	tcase_add_loop_test(tc, small_slots_give_the_same_bytes, 0, 6);
-	tcase_add_test(tc, shm_and_tcp_links_mix);
-	tcase_add_test(tc, sums_are_bitwise_equal_from_run_to_run);
-	tcase_add_test(tc, alltoallv_names_counts_that_do_not_match);
-	if (!UNDER_TSAN)
-		tcase_add_loop_test(tc, sixty_four_mebibytes_go_through, 0, 2);
-	tcase_add_loop_test(tc, a_stream_of_broadcasts_keeps_its_order, 0, 2);
-	suite_add_tcase(suite, tc);
-	return harness_main(suite);
+	return harness_main(SUITE(.name = "collectives/collectives"));
 }

@@ -17,7 +17,7 @@
 #define CHANGES 2000 /* in which two threads meet */
 
 /* A holder has a removed rank's packets where they came, although a successor has come and gone in the same change. */
-START_TEST(device_keeps_packets_of_the_removed_while_successors_go)
+TEST(device_keeps_packets_of_the_removed_while_successors_go)
 {
 	struct cvy_device *d = device_new(hear_nothing);
 	struct want want = { .op = OP, .gone = 2, .lanes = 1, .slot_bytes = 16, .rounds = 1 };
@@ -38,10 +38,9 @@ START_TEST(device_keeps_packets_of_the_removed_while_successors_go)
 	ck_assert_int_eq(read_from, packets);
 	device_free(d);
 }
-END_TEST
 
 /* Who has not thawed since a rank was removed has words with it, and takes its successor for no contributor all the same. */
-START_TEST(device_takes_a_successor_for_no_contributor)
+TEST(device_takes_a_successor_for_no_contributor)
 {
 	struct cvy_device *d = device_new(hear_nothing);
 
@@ -53,10 +52,9 @@ START_TEST(device_takes_a_successor_for_no_contributor)
 	ck_assert_uint_eq(d->peer[0].have.mask, 3);
 	device_free(d);
 }
-END_TEST
 
 /* The operation that others have completed is completed here views later: nobody else has the packets by then. */
-START_TEST(device_keeps_packets_that_it_lacks_until_they_are_used)
+TEST(device_keeps_packets_that_it_lacks_until_they_are_used)
 {
 	struct cvy_device *d = device_new(hear_nothing);
 	struct {
@@ -93,10 +91,9 @@ START_TEST(device_keeps_packets_that_it_lacks_until_they_are_used)
 	cvy_device_forget_packets(d);
 	device_free(d);
 }
-END_TEST
 
 /* A kernel that entered after the device stood still has pushed, and others have completed what it lacks packets for. */
-START_TEST(device_asks_for_what_a_kernel_behind_the_gate_lacks)
+TEST(device_asks_for_what_a_kernel_behind_the_gate_lacks)
 {
 	struct cvy_device *d = device_new(hear_nothing);
 
@@ -114,13 +111,12 @@ START_TEST(device_asks_for_what_a_kernel_behind_the_gate_lacks)
 	ck_assert_int_eq(wants, 1);
 	device_free(d);
 }
-END_TEST
 
 /*
  * What no CTA has ever written says operation 0, which may be the one that others have completed. Nothing of it has entered
  * then, and nobody can be asked for as many packets as none.
  */
-START_TEST(device_whose_kernels_never_stopped_asks_for_nothing)
+TEST(device_whose_kernels_never_stopped_asks_for_nothing)
 {
 	struct cvy_device *d = device_new(hear_nothing);
 
@@ -133,10 +129,9 @@ START_TEST(device_whose_kernels_never_stopped_asks_for_nothing)
 	kernel.never_parked = 0;
 	device_free(d);
 }
-END_TEST
 
 /* CTAs that come by a view's words look first whether others have completed their operation, and how; only where some may have. */
-START_TEST(device_tells_lanes_that_it_lags)
+TEST(device_tells_lanes_that_it_lags)
 {
 	struct cvy_device_have have = {
 		.op = OP + 1, .mask = 7, .eras = 1, .era = { { .op = 0, .epoch = 1, .mask = 7 } }
@@ -160,10 +155,9 @@ START_TEST(device_tells_lanes_that_it_lags)
 		device_free(d);
 	}
 }
-END_TEST
 
 /* Of private operations nobody is asked; who is gone is known all the same until what lacks is completed, views later. */
-START_TEST(device_knows_who_is_gone_until_it_lacks_nothing)
+TEST(device_knows_who_is_gone_until_it_lacks_nothing)
 {
 	struct cvy_device *d = device_new(hear_nothing);
 
@@ -183,10 +177,9 @@ START_TEST(device_knows_who_is_gone_until_it_lacks_nothing)
 	ck_assert_int_eq(wants, 0);
 	device_free(d);
 }
-END_TEST
 
 /* Who was registered, left out before it knew of any view, and registered again, is given other memory by all. */
-START_TEST(device_takes_memory_for_each_of_its_names)
+TEST(device_takes_memory_for_each_of_its_names)
 {
 	struct cvy_device *d = device_new(hear_nothing);
 	struct cvy_identity id = { .rank = 0, .max_ranks = 8, .inc = 5 };
@@ -207,10 +200,9 @@ START_TEST(device_takes_memory_for_each_of_its_names)
 	ck_assert_int_eq(stands[0][1][d->peer[1].in], 1);
 	device_free(d);
 }
-END_TEST
 
 /* However many processes come to a place and go before one is let in: what kernels use is not given up. */
-START_TEST(device_keeps_memory_in_use_after_many_that_came_for_nothing)
+TEST(device_keeps_memory_in_use_after_many_that_came_for_nothing)
 {
 	struct cvy_device *d = device_new(hear_nothing);
 
@@ -233,7 +225,6 @@ START_TEST(device_keeps_memory_in_use_after_many_that_came_for_nothing)
 	}
 	device_free(d);
 }
-END_TEST
 
 static int repaired;
 
@@ -260,7 +251,7 @@ static void *say_repaired(void *arg)
 }
 
 /* The thread that steps a repair says so, while the agent's hears the last number: one of the two tells the agent. */
-START_TEST(device_tells_once_that_both_are_repaired)
+TEST(device_tells_once_that_both_are_repaired)
 {
 	struct cvy_device *d = device_new(hear_repaired);
 	pthread_t stepper;
@@ -282,7 +273,6 @@ START_TEST(device_tells_once_that_both_are_repaired)
 	pthread_barrier_destroy(&together);
 	device_free(d);
 }
-END_TEST
 
 static uint64_t suspected; /* the process */
 
@@ -294,7 +284,7 @@ static void hear_suspicions(void *ctx, const struct cvy_event *event)
 }
 
 /* A kernel's word that it could not post may come when the rank has another process already: that has another queue. */
-START_TEST(device_suspects_whom_a_kernel_could_not_post_to)
+TEST(device_suspects_whom_a_kernel_could_not_post_to)
 {
 	struct cvy_device *d = device_new(hear_suspicions);
 
@@ -310,7 +300,6 @@ START_TEST(device_suspects_whom_a_kernel_could_not_post_to)
 	ck_assert_uint_eq(suspected, 9);
 	device_free(d);
 }
-END_TEST
 
 static int words_here(void *ctx, size_t bytes, void **at)
 {
@@ -360,7 +349,7 @@ static int idle(struct cvy_gpu *gpu, int ending)
 }
 
 /* Who beats and never answers what it was offered would keep a change from ending. */
-START_TEST(device_suspects_who_does_not_answer)
+TEST(device_suspects_who_does_not_answer)
 {
 	struct cvy_device *d = device_new(hear_suspicions);
 	struct cvy_gpu_ops ops = numbers;
@@ -385,7 +374,6 @@ START_TEST(device_suspects_who_does_not_answer)
 	cvy_device_queues_close(d);
 	device_free(d);
 }
-END_TEST
 
 static int given_up;
 
@@ -396,7 +384,7 @@ static void hear_give_up(void *ctx, const struct cvy_event *event)
 }
 
 /* Others went on by deadlines, and wrote over what a kernel here waits for: it can not come any more. */
-START_TEST(device_gives_up_once_when_it_is_outrun)
+TEST(device_gives_up_once_when_it_is_outrun)
 {
 	struct cvy_device *d = device_new(hear_give_up);
 
@@ -423,7 +411,6 @@ START_TEST(device_gives_up_once_when_it_is_outrun)
 	cvy_errbox_free(d->box);
 	device_free(d);
 }
-END_TEST
 
 /* What a failed read leaves behind is no outcome. */
 static int status_not_read(struct cvy_gpu *gpu, struct cvy_gpu_status *to)
@@ -479,7 +466,7 @@ static int failed_once(struct cvy_gpu *gpu, uint64_t *failure)
 }
 
 /* A message's failure comes first, once; then it is the last operation's outcome again. */
-START_TEST(device_has_one_result)
+TEST(device_has_one_result)
 {
 	struct cvy_device *d = device_new(hear_nothing);
 	struct cvy_gpu_ops ops = numbers;
@@ -502,7 +489,6 @@ START_TEST(device_has_one_result)
 	ck_assert_int_eq(result.size, 3);
 	device_free(d);
 }
-END_TEST
 
 static int launched, receipt_err;
 
@@ -560,7 +546,7 @@ static struct cvy_device *device_with_message(struct cvy_gpu_ops *ops)
 	return d;
 }
 
-START_TEST(group_of_calls_launches_nothing_after_an_abort)
+TEST(group_of_calls_launches_nothing_after_an_abort)
 {
 	struct cvy_gpu_ops ops;
 	struct cvy_device *d = device_with_message(&ops);
@@ -577,9 +563,8 @@ START_TEST(group_of_calls_launches_nothing_after_an_abort)
 	ck_assert_int_eq(receipt_err, COVEY_ERR_FENCED);
 	device_free(d);
 }
-END_TEST
 
-START_TEST(device_that_closes_in_a_group_of_calls_launches_nothing)
+TEST(device_that_closes_in_a_group_of_calls_launches_nothing)
 {
 	struct cvy_gpu_ops ops;
 	struct cvy_device *d = device_with_message(&ops), *other = device_with_message(&ops);
@@ -591,9 +576,8 @@ START_TEST(device_that_closes_in_a_group_of_calls_launches_nothing)
 	ck_assert_int_eq(launched, 1);
 	device_free(other);
 }
-END_TEST
 
-START_TEST(forked_child_does_not_launch_its_parents_messages)
+TEST(forked_child_does_not_launch_its_parents_messages)
 {
 	struct cvy_gpu_ops ops;
 	struct cvy_device *d = device_with_message(&ops);
@@ -610,10 +594,9 @@ START_TEST(forked_child_does_not_launch_its_parents_messages)
 	ck_assert_int_eq(launched, 1);
 	device_free(d);
 }
-END_TEST
 
 /* An error leaves the caller's result as it was, and has a cause. */
-START_TEST(device_writes_no_outcome_that_it_could_not_read)
+TEST(device_writes_no_outcome_that_it_could_not_read)
 {
 	struct cvy_device *d = device_new(hear_nothing);
 	struct cvy_gpu_ops ops = numbers;
@@ -636,10 +619,9 @@ START_TEST(device_writes_no_outcome_that_it_could_not_read)
 	cvy_errbox_free(d->box);
 	device_free(d);
 }
-END_TEST
 
 /* The safe point of a device that failed has none either. */
-START_TEST(device_gives_no_outcome_of_a_safe_point_that_failed)
+TEST(device_gives_no_outcome_of_a_safe_point_that_failed)
 {
 	struct cvy_device *d = device_new(hear_nothing);
 	struct covey_result let_in = { .epoch = 1, .size = 3, .mask = { { 7 } } }, outcome;
@@ -664,32 +646,8 @@ START_TEST(device_gives_no_outcome_of_a_safe_point_that_failed)
 	cvy_errbox_free(d->box);
 	device_free(d);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/device");
-	TCase *tests = tcase_create("device");
-
-	tcase_add_test(tests, device_has_one_result);
-	tcase_add_test(tests, group_of_calls_launches_nothing_after_an_abort);
-	tcase_add_test(tests, device_that_closes_in_a_group_of_calls_launches_nothing);
-	tcase_add_test(tests, forked_child_does_not_launch_its_parents_messages);
-	tcase_add_test(tests, device_keeps_packets_of_the_removed_while_successors_go);
-	tcase_add_test(tests, device_takes_a_successor_for_no_contributor);
-	tcase_add_test(tests, device_keeps_packets_that_it_lacks_until_they_are_used);
-	tcase_add_test(tests, device_asks_for_what_a_kernel_behind_the_gate_lacks);
-	tcase_add_test(tests, device_whose_kernels_never_stopped_asks_for_nothing);
-	tcase_add_test(tests, device_tells_lanes_that_it_lags);
-	tcase_add_test(tests, device_knows_who_is_gone_until_it_lacks_nothing);
-	tcase_add_test(tests, device_takes_memory_for_each_of_its_names);
-	tcase_add_test(tests, device_keeps_memory_in_use_after_many_that_came_for_nothing);
-	tcase_add_test(tests, device_tells_once_that_both_are_repaired);
-	tcase_add_test(tests, device_suspects_whom_a_kernel_could_not_post_to);
-	tcase_add_test(tests, device_suspects_who_does_not_answer);
-	tcase_add_test(tests, device_gives_up_once_when_it_is_outrun);
-	tcase_add_test(tests, device_writes_no_outcome_that_it_could_not_read);
-	tcase_add_test(tests, device_gives_no_outcome_of_a_safe_point_that_failed);
-	suite_add_tcase(suite, tests);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "collectives/device"));
 }

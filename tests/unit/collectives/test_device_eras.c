@@ -7,7 +7,7 @@
 #include "numbers.h"
 
 /* What others have completed is completed as in their era; who has completed most says which there were. */
-START_TEST(device_takes_the_history_of_who_has_completed_most)
+TEST(device_takes_the_history_of_who_has_completed_most)
 {
 	struct cvy_device *d = device_new(hear_nothing);
 	struct cvy_device_have have = { .op = OP + 4, .mask = 7, .eras = 3 };
@@ -39,10 +39,9 @@ START_TEST(device_takes_the_history_of_who_has_completed_most)
 	ck_assert_uint_eq(cvy_gpu_era_of(&d->roll, OP + 2).epoch, 3);
 	device_free(d);
 }
-END_TEST
 
 /* An ADMIT that the device has done since the last change begins an era, and is told with the lanes' counts. */
-START_TEST(device_tells_of_an_admit_in_the_stream)
+TEST(device_tells_of_an_admit_in_the_stream)
 {
 	struct cvy_device *d = device_new(hear_nothing);
 	struct cvy_device_have *have = &d->peer[0].have;
@@ -67,13 +66,12 @@ START_TEST(device_tells_of_an_admit_in_the_stream)
 	memset(&kernel.admitted, 0, sizeof(kernel.admitted));
 	device_free(d);
 }
-END_TEST
 
 /*
  * Others have completed operations by deadlines before it began any: its first is the one behind the ADMIT that let it in, or the
  * group's first, and it lags.
  */
-START_TEST(device_that_never_began_lags_behind_its_first_operation)
+TEST(device_that_never_began_lags_behind_its_first_operation)
 {
 	for (uint32_t founder = 0; founder < 2; founder++) {
 		struct cvy_device *d = device_new(hear_nothing);
@@ -101,10 +99,9 @@ START_TEST(device_that_never_began_lags_behind_its_first_operation)
 		device_free(d);
 	}
 }
-END_TEST
 
 /* Half of an operation's CTAs had ended when the view changed, the others had not entered: those do all of it again. */
-START_TEST(device_tells_lanes_of_an_operation_that_is_partly_done)
+TEST(device_tells_lanes_of_an_operation_that_is_partly_done)
 {
 	for (int waits = 0; waits < 2; waits++) {
 		struct cvy_device *d = device_new(hear_nothing);
@@ -120,17 +117,8 @@ START_TEST(device_tells_lanes_of_an_operation_that_is_partly_done)
 		device_free(d);
 	}
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/device_eras");
-	TCase *tests = tcase_create("device_eras");
-
-	tcase_add_test(tests, device_takes_the_history_of_who_has_completed_most);
-	tcase_add_test(tests, device_tells_of_an_admit_in_the_stream);
-	tcase_add_test(tests, device_that_never_began_lags_behind_its_first_operation);
-	tcase_add_test(tests, device_tells_lanes_of_an_operation_that_is_partly_done);
-	suite_add_tcase(suite, tests);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "collectives/device_eras"));
 }

@@ -40,7 +40,7 @@ static void has_passed(struct cvy_device *d, int rank, uint64_t inc, uint64_t op
 	tell(d, CVY_MSG_PASSED, rank, inc, &passed, sizeof(passed));
 }
 
-START_TEST(device_leaves_when_the_others_have_completed_what_it_has)
+TEST(device_leaves_when_the_others_have_completed_what_it_has)
 {
 	struct cvy_device *d = member_of_three();
 
@@ -55,10 +55,9 @@ START_TEST(device_leaves_when_the_others_have_completed_what_it_has)
 	ck_assert(may_leave(d, 0));
 	device_free(d);
 }
-END_TEST
 
 /* What the process before had completed is not the new one's; who has died is not waited for. The gate stays closed. */
-START_TEST(device_waits_for_no_dead_rank_to_leave)
+TEST(device_waits_for_no_dead_rank_to_leave)
 {
 	struct cvy_device *d = member_of_three();
 
@@ -77,10 +76,9 @@ START_TEST(device_waits_for_no_dead_rank_to_leave)
 	kernel.without = 0;
 	device_free(d);
 }
-END_TEST
 
 /* A kernel inside is waited for; of a retired rank, which is called on, only for a moment. */
-START_TEST(device_closes_its_gate_when_no_kernel_is_inside)
+TEST(device_closes_its_gate_when_no_kernel_is_inside)
 {
 	struct cvy_device *d = member_of_three();
 
@@ -98,10 +96,9 @@ START_TEST(device_closes_its_gate_when_no_kernel_is_inside)
 	kernel.entered = kernel.stopped = 0;
 	device_free(d);
 }
-END_TEST
 
 /* Who is asked answers, and counts nothing of its own. */
-START_TEST(device_says_what_it_has_completed)
+TEST(device_says_what_it_has_completed)
 {
 	struct cvy_device *d = member_of_three();
 	const struct passed asks = { OP, 1, 0 };
@@ -113,17 +110,8 @@ START_TEST(device_says_what_it_has_completed)
 	ck_assert_int_eq(passes, 1);
 	device_free(d);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/device_leave");
-	TCase *tests = tcase_create("device_leave");
-
-	tcase_add_test(tests, device_leaves_when_the_others_have_completed_what_it_has);
-	tcase_add_test(tests, device_waits_for_no_dead_rank_to_leave);
-	tcase_add_test(tests, device_closes_its_gate_when_no_kernel_is_inside);
-	tcase_add_test(tests, device_says_what_it_has_completed);
-	suite_add_tcase(suite, tests);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "collectives/device_leave"));
 }

@@ -64,7 +64,7 @@ static void check_rank(uint32_t mask, int width, int rank)
 	}
 }
 
-START_TEST(levels_are_alike_on_all_ranks)
+TEST(levels_are_alike_on_all_ranks)
 {
 	for (int width = 2; width <= MOST; width++)
 		for (uint32_t mask = 1; mask < 1u << MOST; mask++)
@@ -72,9 +72,8 @@ START_TEST(levels_are_alike_on_all_ranks)
 				if (mask >> rank & 1)
 					check_rank(mask, width, rank);
 }
-END_TEST
 
-START_TEST(levels_need_a_width)
+TEST(levels_need_a_width)
 {
 	ck_assert_int_eq(cvy_levels_of(0xffffffff, 31, 0).hosts, 0);
 	ck_assert_int_eq(cvy_levels_of(0xffffffff, 31, 1).hosts, 0);
@@ -83,7 +82,6 @@ START_TEST(levels_need_a_width)
 	ck_assert_uint_eq(cvy_levels_of(0xffffffff, 31, 16).like, 1u << 31 | 1u << 15);
 	ck_assert_int_eq(cvy_levels_of(0xffffffff, 31, 2).hosts, 16);
 }
-END_TEST
 
 /* A member that has learned a view in which rank r is on host hosts[r]; '-': it is no member. */
 static struct cvy_device *member(const char *hosts)
@@ -120,16 +118,15 @@ static const struct {
 	{ "abcd", 0 },	 { "a-b-", 2 },	  { "aabbaa", 0 },
 };
 
-START_TEST(width_is_of_hosts_in_order)
+TEST_LOOP(width_is_of_hosts_in_order, 0, (int)(sizeof(views) / sizeof(views[0])))
 {
 	struct cvy_device *d = member(views[_i].hosts);
 
 	ck_assert_uint_eq(cvy_device_own_width(d), views[_i].width);
 	forget(d);
 }
-END_TEST
 
-START_TEST(width_of_a_topology_for_tests)
+TEST(width_of_a_topology_for_tests)
 {
 	struct cvy_device *d = member("aaaaaa");
 
@@ -137,10 +134,9 @@ START_TEST(width_of_a_topology_for_tests)
 	ck_assert_uint_eq(cvy_device_own_width(d), 3);
 	forget(d);
 }
-END_TEST
 
 /* Others count on what it told: it launches kernels of two levels from then on, also when all are on one host. */
-START_TEST(process_that_told_a_width_takes_levels)
+TEST(process_that_told_a_width_takes_levels)
 {
 	struct cvy_device *d = member("aabb");
 
@@ -152,10 +148,9 @@ START_TEST(process_that_told_a_width_takes_levels)
 	ck_assert(cvy_device_takes_levels(d));
 	forget(d);
 }
-END_TEST
 
 /* A graph may hold its kernels, which know one level. */
-START_TEST(process_that_called_within_a_host_never_tells_a_width)
+TEST(process_that_called_within_a_host_never_tells_a_width)
 {
 	struct cvy_device *d = member("aa");
 
@@ -167,9 +162,8 @@ START_TEST(process_that_called_within_a_host_never_tells_a_width)
 	ck_assert(!cvy_device_takes_levels(d));
 	forget(d);
 }
-END_TEST
 
-START_TEST(width_holds_if_all_members_told_it)
+TEST(width_holds_if_all_members_told_it)
 {
 	struct cvy_device *d = member("aabb");
 
@@ -183,20 +177,8 @@ START_TEST(width_holds_if_all_members_told_it)
 	ck_assert_uint_eq(cvy_device_settle_width(d), 2);
 	forget(d);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/device_levels");
-	TCase *tests = tcase_create("device_levels");
-
-	tcase_add_test(tests, levels_are_alike_on_all_ranks);
-	tcase_add_test(tests, levels_need_a_width);
-	tcase_add_loop_test(tests, width_is_of_hosts_in_order, 0, (int)(sizeof(views) / sizeof(views[0])));
-	tcase_add_test(tests, width_of_a_topology_for_tests);
-	tcase_add_test(tests, process_that_told_a_width_takes_levels);
-	tcase_add_test(tests, process_that_called_within_a_host_never_tells_a_width);
-	tcase_add_test(tests, width_holds_if_all_members_told_it);
-	suite_add_tcase(suite, tests);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "collectives/device_levels"));
 }

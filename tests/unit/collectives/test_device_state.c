@@ -26,7 +26,7 @@ static const char *const gone_rows[CVY_GONE_STATES] = {
 	[CVY_GONE_WHOLE] = "WWWWN", /* whatever views come before they are used */
 };
 
-START_TEST(device_phase_follows_its_table)
+TEST(device_phase_follows_its_table)
 {
 	for (int at = 0; at < CVY_DEVICE_PHASES; at++)
 		for (int turn = 0; turn < CVY_DEVICE_TURNS; turn++) {
@@ -36,9 +36,8 @@ START_TEST(device_phase_follows_its_table)
 			ck_assert_msg(phase_letters[to] == phase_rows[at][turn], "phase %d, turn %d: %d", at, turn, to);
 		}
 }
-END_TEST
 
-START_TEST(device_packets_of_the_removed_follow_their_table)
+TEST(device_packets_of_the_removed_follow_their_table)
 {
 	for (int at = 0; at < CVY_GONE_STATES; at++)
 		for (int turn = 0; turn < CVY_GONE_TURNS; turn++) {
@@ -48,10 +47,9 @@ START_TEST(device_packets_of_the_removed_follow_their_table)
 			ck_assert_msg(gone_letters[to] == gone_rows[at][turn], "state %d, turn %d: %d", at, turn, to);
 		}
 }
-END_TEST
 
 /* No turn skips the freeze: words are settled only while the device is frozen. */
-START_TEST(device_is_ready_by_one_way_alone)
+TEST(device_is_ready_by_one_way_alone)
 {
 	for (int at = 0; at < CVY_DEVICE_PHASES; at++)
 		for (int turn = 0; turn < CVY_DEVICE_TURNS; turn++) {
@@ -62,9 +60,8 @@ START_TEST(device_is_ready_by_one_way_alone)
 				ck_assert_int_eq(turn, CVY_DEVICE_STOOD);
 		}
 }
-END_TEST
 
-START_TEST(device_holds_back_the_engine_until_it_is_as_far)
+TEST(device_holds_back_the_engine_until_it_is_as_far)
 {
 	for (int at = 0; at < CVY_DEVICE_PHASES; at++) {
 		enum cvy_device_phase phase = (enum cvy_device_phase)at;
@@ -75,17 +72,8 @@ START_TEST(device_holds_back_the_engine_until_it_is_as_far)
 		ck_assert_int_eq(cvy_device_holds_back(phase, CVY_EV_FROZE_NOT), 0);
 	}
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/device_state");
-	TCase *tests = tcase_create("device_state");
-
-	tcase_add_test(tests, device_phase_follows_its_table);
-	tcase_add_test(tests, device_packets_of_the_removed_follow_their_table);
-	tcase_add_test(tests, device_is_ready_by_one_way_alone);
-	tcase_add_test(tests, device_holds_back_the_engine_until_it_is_as_far);
-	suite_add_tcase(suite, tests);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "collectives/device_state"));
 }

@@ -58,25 +58,23 @@ static void told(int err, const char *why)
 	ck_assert_ptr_nonnull(strstr(info.cause, "allreduce: launched; the stream has not come past it"));
 }
 
-START_TEST(a_wait_that_ends_by_its_deadline_says_for_what_it_was)
+TEST(a_wait_that_ends_by_its_deadline_says_for_what_it_was)
 {
 	ck_assert_int_eq(covey_work_wait(&work, 1, NULL), COVEY_ERR_TIMEOUT);
 	told(COVEY_ERR_TIMEOUT, "the wait ended at its deadline");
 	ck_assert_int_eq(covey_work_test(&work, NULL), COVEY_ERR_AGAIN);
 }
-END_TEST
 
-START_TEST(an_abort_ends_tests_and_waits)
+TEST(an_abort_ends_tests_and_waits)
 {
 	site.ended = COVEY_ERR_ABORTED;
 	ck_assert_int_eq(covey_work_wait(&work, 0, NULL), COVEY_ERR_ABORTED);
 	told(COVEY_ERR_ABORTED, "covey_abort was called");
 	ck_assert_int_eq(covey_work_test(&work, NULL), COVEY_ERR_ABORTED);
 }
-END_TEST
 
 /* Such an end stops the device, and the stream passes: it has an outcome. */
-START_TEST(another_end_leaves_a_work_under_way)
+TEST(another_end_leaves_a_work_under_way)
 {
 	struct covey_error_info info;
 
@@ -86,17 +84,8 @@ START_TEST(another_end_leaves_a_work_under_way)
 	ck_assert_int_eq(covey_last_error(&group, &info), 0);
 	ck_assert_int_eq(info.err, COVEY_ERR_FENCED);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/device_work");
-	TCase *tc = tcase_create("device_work");
-
-	suite_add_tcase(suite, tc);
-	tcase_add_checked_fixture(tc, setup, teardown);
-	tcase_add_test(tc, a_wait_that_ends_by_its_deadline_says_for_what_it_was);
-	tcase_add_test(tc, an_abort_ends_tests_and_waits);
-	tcase_add_test(tc, another_end_leaves_a_work_under_way);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "collectives/device_work", .setup = setup, .teardown = teardown));
 }

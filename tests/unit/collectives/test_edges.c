@@ -74,7 +74,7 @@ static void run_out_of_ticks(struct member *m)
 	free(data);
 }
 
-START_TEST(tick_numbers_begin_anew_before_they_run_out)
+TEST_LOOP(tick_numbers_begin_anew_before_they_run_out, 0, 3)
 {
 	struct covey_config config = harness_config("ticks", 3);
 	uint32_t tick =
@@ -86,11 +86,10 @@ START_TEST(tick_numbers_begin_anew_before_they_run_out)
 	pthread_barrier_init(&together, NULL, 3);
 	harness_threads(&config, run_out_of_ticks, &tick);
 }
-END_TEST
 
 /* ---- a tick fits what a repair carries ---- */
 
-START_TEST(a_tick_of_huge_slots_fits_a_repair_message)
+TEST(a_tick_of_huge_slots_fits_a_repair_message)
 {
 	struct cvy_engine e = { .here.layout = cvy_layout(1ull << 40, 1ull << 30) };
 	struct cvy_op op = { .kind = &cvy_op_broadcast, .bytes = 1ull << 33, .elem = 4 };
@@ -108,7 +107,6 @@ START_TEST(a_tick_of_huge_slots_fits_a_repair_message)
 	op.kind->plan(&e, &op, 2);
 	ck_assert_uint_le(op.piece * 2, CVY_MSG_MAX / 2);
 }
-END_TEST
 
 /* ---- what a repair brought before the application called it ---- */
 
@@ -151,13 +149,12 @@ static void claim(struct member *m)
 	must(!covey_alltoall(&x, &y, 1, COVEY_INT32, m->group, NULL, NULL) && y == 1, "goes on");
 }
 
-START_TEST(an_outcome_is_taken_for_the_call_it_is_of)
+TEST(an_outcome_is_taken_for_the_call_it_is_of)
 {
 	struct covey_config config = harness_config("claim", 1);
 
 	harness_threads(&config, claim, NULL);
 }
-END_TEST
 
 /* ---- a source that is past a private operation ---- */
 
@@ -196,7 +193,7 @@ static void run_past(struct member *m)
 	m->no_leave = 1;
 }
 
-START_TEST(a_source_that_is_past_a_private_operation_is_not_waited_for)
+TEST_LOOP(a_source_that_is_past_a_private_operation_is_not_waited_for, 0, 2)
 {
 	struct covey_config config = harness_config("past", 2);
 
@@ -204,10 +201,9 @@ START_TEST(a_source_that_is_past_a_private_operation_is_not_waited_for)
 	pthread_barrier_init(&together, NULL, 2);
 	harness_threads(&config, run_past, NULL);
 }
-END_TEST
 
 /* A group that its store forgot while it formed may come up again with another creator's max_ranks. */
-START_TEST(a_new_identity_brings_its_own_number_of_ranks)
+TEST(a_new_identity_brings_its_own_number_of_ranks)
 {
 	struct cvy_engine *e = calloc(1, sizeof(*e));
 
@@ -221,7 +217,6 @@ START_TEST(a_new_identity_brings_its_own_number_of_ranks)
 	free(e->peer_done);
 	free(e);
 }
-END_TEST
 
 /* ---- more puts than a transport queues ---- */
 
@@ -284,7 +279,7 @@ static void run_many_runs(struct member *m)
 	free(a.range);
 }
 
-START_TEST(a_dispatch_of_many_runs_loses_no_row)
+TEST(a_dispatch_of_many_runs_loses_no_row)
 {
 	struct covey_config config = harness_config("runs", 2);
 
@@ -294,7 +289,6 @@ START_TEST(a_dispatch_of_many_runs_loses_no_row)
 	pthread_barrier_init(&together, NULL, 2);
 	harness_threads(&config, run_many_runs, NULL);
 }
-END_TEST
 
 /* ---- lives ---- */
 
@@ -329,15 +323,14 @@ static void run_abort_request(struct member *m)
 	m->no_leave = 1;
 }
 
-START_TEST(abort_ends_requests_too)
+TEST(abort_ends_requests_too)
 {
 	struct covey_config config = harness_config("abortreq", 2);
 
 	harness_threads(&config, run_abort_request, NULL);
 }
-END_TEST
 
-START_TEST(ep_before_join_is_refused)
+TEST(ep_before_join_is_refused)
 {
 	struct covey_config config = harness_config("eparly", 2); /* the other never comes */
 	struct covey_ep_config c = ep_config(4, 8, 1, 2);
@@ -352,7 +345,6 @@ START_TEST(ep_before_join_is_refused)
 	ck_assert_ptr_nonnull(strstr(info.cause, "join"));
 	covey_close(group);
 }
-END_TEST
 
 /* Who looks at a work holds the lock for a moment; the progress thread must come again. */
 static int looked;
@@ -383,7 +375,7 @@ static void run_looked_at(struct member *m)
 	free(data);
 }
 
-START_TEST(looking_at_a_work_does_not_stop_it)
+TEST_LOOP(looking_at_a_work_does_not_stop_it, 0, 2)
 {
 	struct covey_config config = harness_config("looks", 2);
 
@@ -391,7 +383,6 @@ START_TEST(looking_at_a_work_does_not_stop_it)
 	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, run_looked_at, NULL);
 }
-END_TEST
 
 /* More members on the other host than one asks by itself: still it learns that nobody needs it. */
 static void run_leave(struct member *m)
@@ -406,29 +397,14 @@ static void run_leave(struct member *m)
 	m->no_leave = 1;
 }
 
-START_TEST(members_on_two_hosts_leave_at_once)
+TEST(members_on_two_hosts_leave_at_once)
 {
 	struct covey_config config = harness_config("leave", 13);
 
 	harness_threads_on(&config, run_leave, NULL, 2);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/edges");
-	TCase *tc = tcase_create("edges");
-
-	tcase_add_loop_test(tc, tick_numbers_begin_anew_before_they_run_out, 0, 3);
-	tcase_add_test(tc, a_tick_of_huge_slots_fits_a_repair_message);
-	tcase_add_test(tc, an_outcome_is_taken_for_the_call_it_is_of);
-	tcase_add_loop_test(tc, a_source_that_is_past_a_private_operation_is_not_waited_for, 0, 2);
-	tcase_add_test(tc, a_new_identity_brings_its_own_number_of_ranks);
-	tcase_add_test(tc, a_dispatch_of_many_runs_loses_no_row);
-	tcase_add_test(tc, abort_ends_requests_too);
-	tcase_add_test(tc, ep_before_join_is_refused);
-	tcase_add_test(tc, members_on_two_hosts_leave_at_once);
-	tcase_add_loop_test(tc, looking_at_a_work_does_not_stop_it, 0, 2);
-	suite_add_tcase(suite, tc);
-	return harness_main(suite);
+	return harness_main(SUITE(.name = "collectives/edges"));
 }

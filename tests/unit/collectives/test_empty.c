@@ -94,14 +94,13 @@ static void of_operations(struct member *m)
 	}
 }
 
-START_TEST(operations_without_elements_need_no_buffers)
+TEST_LOOP(operations_without_elements_need_no_buffers, 0, 2)
 {
 	struct covey_config config = harness_config("empty", RANKS);
 
 	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, of_operations, NULL);
 }
-END_TEST
 
 /* ---- dispatch and combine ---- */
 
@@ -236,7 +235,7 @@ static void of_pairs(struct member *m)
 	pair_close(p);
 }
 
-START_TEST(ranks_without_tokens_rows_or_experts_need_no_buffers)
+TEST_LOOP(ranks_without_tokens_rows_or_experts_need_no_buffers, 0, 2 * FORMS)
 {
 	struct covey_config config = harness_config("empty", RANKS);
 	int form = _i / 2;
@@ -244,7 +243,6 @@ START_TEST(ranks_without_tokens_rows_or_experts_need_no_buffers)
 	config.transport = _i % 2 ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, of_pairs, &form);
 }
-END_TEST
 
 /* Rows that came need their results: a rank that forgets these is told so, and the others wait for its next call. */
 static void forgotten(struct member *m)
@@ -265,14 +263,13 @@ static void forgotten(struct member *m)
 	pair_close(p);
 }
 
-START_TEST(rows_that_came_need_y)
+TEST_LOOP(rows_that_came_need_y, 0, FORMS)
 {
 	struct covey_config config = harness_config("empty", RANKS);
 	int form = _i;
 
 	harness_threads(&config, forgotten, &form);
 }
-END_TEST
 
 /* ---- the owner of all rows dies, and the others do the operation again ---- */
 
@@ -304,7 +301,7 @@ static int mortal(void *arg, int rank)
 	return 0;
 }
 
-START_TEST(without_buffers_an_operation_is_done_again)
+TEST_LOOP(without_buffers_an_operation_is_done_again, 0, UNDER_TSAN ? 0 : 2 * FORMS)
 {
 	struct kill_plan plan = { .config = harness_config("empty", RANKS), .form = _i / 2, .when = _i % 2 };
 	pid_t pid[RANKS];
@@ -312,18 +309,8 @@ START_TEST(without_buffers_an_operation_is_done_again)
 	harness_fork_all(mortal, &plan, pid, RANKS);
 	harness_reap_all(pid, RANKS, 1);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/empty");
-	TCase *tc = tcase_create("empty");
-
-	tcase_add_loop_test(tc, operations_without_elements_need_no_buffers, 0, 2);
-	tcase_add_loop_test(tc, ranks_without_tokens_rows_or_experts_need_no_buffers, 0, 2 * FORMS);
-	tcase_add_loop_test(tc, rows_that_came_need_y, 0, FORMS);
-	if (!UNDER_TSAN)
-		tcase_add_loop_test(tc, without_buffers_an_operation_is_done_again, 0, 2 * FORMS);
-	suite_add_tcase(suite, tc);
-	return harness_main(suite);
+	return harness_main(SUITE(.name = "collectives/empty"));
 }

@@ -76,7 +76,7 @@ static void left_out(struct member *m)
 	layer_close(&l);
 }
 
-START_TEST(who_is_left_out_is_not_waited_for_and_hears_so)
+TEST_LOOP(who_is_left_out_is_not_waited_for_and_hears_so, 0, 6)
 {
 	struct covey_config config = harness_config("epout", RANKS);
 	struct turn turn = { .preset = presets[_i / 2] };
@@ -84,7 +84,6 @@ START_TEST(who_is_left_out_is_not_waited_for_and_hears_so)
 	config.transport = _i % 2 ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, left_out, &turn);
 }
-END_TEST
 
 /*
  * Rank 2 is late for rank 0 alone, whose deadline is short; what rank 1 has is there before that one begins. From then on
@@ -125,7 +124,7 @@ static void late_once(struct member *m)
 	layer_close(&l);
 }
 
-START_TEST(a_deadline_leaves_out_who_was_late)
+TEST_LOOP(a_deadline_leaves_out_who_was_late, 0, 6)
 {
 	struct covey_config config = harness_config("eplateout", RANKS);
 	struct turn turn = { .preset = presets[_i / 2] };
@@ -133,7 +132,6 @@ START_TEST(a_deadline_leaves_out_who_was_late)
 	config.transport = _i % 2 ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, late_once, &turn);
 }
-END_TEST
 
 struct stamps {
 	uint64_t sent_ns, sent;
@@ -168,14 +166,13 @@ static void timed(struct member *m)
 	layer_close(&l);
 }
 
-START_TEST(what_was_waited_is_told_for_each_source)
+TEST(what_was_waited_is_told_for_each_source)
 {
 	struct covey_config config = harness_config("epwaited", 2);
 	struct stamps at = { 0 };
 
 	harness_threads(&config, timed, &at);
 }
-END_TEST
 
 static void some_give_it(struct member *m)
 {
@@ -189,13 +186,12 @@ static void some_give_it(struct member *m)
 	layer_close(&l);
 }
 
-START_TEST(active_ranks_are_given_by_all_or_none)
+TEST(active_ranks_are_given_by_all_or_none)
 {
 	struct covey_config config = harness_config("epsome", RANKS);
 
 	harness_threads(&config, some_give_it, NULL);
 }
-END_TEST
 
 /* ---- left out, and a death ---- */
 
@@ -257,7 +253,7 @@ static int loses_rank_3(void *arg, int rank)
 	return 0;
 }
 
-START_TEST(who_is_left_out_by_one_reaches_the_others_after_a_death)
+TEST_LOOP(who_is_left_out_by_one_reaches_the_others_after_a_death, 0, 6)
 {
 	struct death d = { harness_config("epoutdeath", MORTALS), presets[_i / 2], harness_shared(sizeof(uint64_t)) };
 	pid_t pid[MORTALS];
@@ -267,7 +263,6 @@ START_TEST(who_is_left_out_by_one_reaches_the_others_after_a_death)
 	ck_assert(WIFSIGNALED(harness_reap(pid[3])));
 	harness_reap_all(pid, 3, -1);
 }
-END_TEST
 
 /* ---- rows that are summed rank by rank ---- */
 
@@ -350,26 +345,15 @@ static void sum_by_rank(struct member *m)
 	free(s);
 }
 
-START_TEST(rows_are_summed_and_rounded_rank_by_rank)
+TEST_LOOP(rows_are_summed_and_rounded_rank_by_rank, 0, 2)
 {
 	struct covey_config config = harness_config("epperrank", 2);
 
 	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, sum_by_rank, NULL);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/ep_active");
-	TCase *tc = tcase_create("ep_active");
-
-	tcase_add_loop_test(tc, who_is_left_out_is_not_waited_for_and_hears_so, 0, 6);
-	tcase_add_loop_test(tc, a_deadline_leaves_out_who_was_late, 0, 6);
-	tcase_add_test(tc, what_was_waited_is_told_for_each_source);
-	tcase_add_test(tc, active_ranks_are_given_by_all_or_none);
-	tcase_add_loop_test(tc, who_is_left_out_by_one_reaches_the_others_after_a_death, 0, 6);
-	tcase_add_loop_test(tc, rows_are_summed_and_rounded_rank_by_rank, 0, 2);
-	suite_add_tcase(suite, tc);
-	return harness_main(suite);
+	return harness_main(SUITE(.name = "collectives/ep_active"));
 }

@@ -315,7 +315,7 @@ static void every_way(struct member *m)
 	}
 }
 
-START_TEST(rows_are_read_while_the_dispatch_runs)
+TEST_LOOP(rows_are_read_while_the_dispatch_runs, 0, 2)
 {
 	struct covey_config config = harness_config("eparrived", WORLD);
 
@@ -324,7 +324,6 @@ START_TEST(rows_are_read_while_the_dispatch_runs)
 	harness_threads(&config, every_way, NULL);
 	pthread_barrier_destroy(&met);
 }
-END_TEST
 
 /* ---- which is written first ---- */
 
@@ -422,13 +421,12 @@ static void one_row(struct member *m)
 	}
 }
 
-START_TEST(a_row_is_told_when_all_of_it_is_written)
+TEST(a_row_is_told_when_all_of_it_is_written)
 {
 	struct covey_config config = harness_config("eparrivedfirst", 1);
 
 	harness_threads(&config, one_row, NULL);
 }
-END_TEST
 
 /*
  * A rank that has read the parts of others, and finds that they are in a later view, reads them again in that view. Here
@@ -459,13 +457,12 @@ static void consumed_again(struct member *m)
 	covey_ep_destroy(j->ep);
 }
 
-START_TEST(before_rows_are_placed_anew_it_is_told)
+TEST(before_rows_are_placed_anew_it_is_told)
 {
 	struct covey_config config = harness_config("eparrivedagain", 1);
 
 	harness_threads(&config, consumed_again, NULL);
 }
-END_TEST
 
 /* ---- every outcome ---- */
 
@@ -497,7 +494,7 @@ static void in_vain(struct member *m)
 	covey_ep_destroy(j->ep);
 }
 
-START_TEST(the_end_is_told_whatever_the_outcome)
+TEST(the_end_is_told_whatever_the_outcome)
 {
 	struct covey_config config = harness_config("eparrivedfails", 2);
 
@@ -507,7 +504,6 @@ START_TEST(the_end_is_told_whatever_the_outcome)
 	must(told(&jobs[0], COVEY_EP_ARRIVED_ENDED), "the group was closed");
 	must(!jobs[0].arrived[COVEY_EP_ARRIVED_ROWS], "no row has come");
 }
-END_TEST
 
 /* ---- refusals ---- */
 
@@ -534,24 +530,14 @@ static void refusals(struct member *m)
 	covey_ep_destroy(j->ep);
 }
 
-START_TEST(what_cannot_be_given_is_refused)
+TEST(what_cannot_be_given_is_refused)
 {
 	struct covey_config config = harness_config("eparrivedargs", 1);
 
 	harness_threads(&config, refusals, NULL);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/ep_arrived");
-	TCase *tc = tcase_create("arrived");
-
-	tcase_add_loop_test(tc, rows_are_read_while_the_dispatch_runs, 0, 2);
-	tcase_add_test(tc, a_row_is_told_when_all_of_it_is_written);
-	tcase_add_test(tc, before_rows_are_placed_anew_it_is_told);
-	tcase_add_test(tc, the_end_is_told_whatever_the_outcome);
-	tcase_add_test(tc, what_cannot_be_given_is_refused);
-	suite_add_tcase(suite, tc);
-	return harness_main(suite);
+	return harness_main(SUITE(.name = "collectives/ep_arrived"));
 }

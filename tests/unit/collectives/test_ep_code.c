@@ -42,7 +42,7 @@ static float coded(int code, int dtype, const uint16_t *row, int hidden, uint8_t
 	return scale;
 }
 
-START_TEST(a_code_is_the_nearest_to_its_share_of_the_largest)
+TEST_LOOP(a_code_is_the_nearest_to_its_share_of_the_largest, 0, 24)
 {
 	const int code = _i % 2 ? CVY_EP_INT4 : CVY_EP_INT8, dtype = dtypes[_i / 2 % 2], hidden = hiddens[_i / 4];
 	const float most = _i % 2 ? 7 : 127;
@@ -66,10 +66,9 @@ START_TEST(a_code_is_the_nearest_to_its_share_of_the_largest)
 				     is);
 	}
 }
-END_TEST
 
 /* Half a code is rounded to the even one. */
-START_TEST(a_tie_goes_to_the_even_code)
+TEST(a_tie_goes_to_the_even_code)
 {
 	static const float row[8] = { 127, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, 126.5f, -126.5f };
 	static const int want[8] = { 127, 0, 2, 2, 0, -2, 126, -126 };
@@ -82,7 +81,6 @@ START_TEST(a_tie_goes_to_the_even_code)
 	for (int i = 0; i < 8; i++)
 		ck_assert_int_eq((int8_t)codes[i], want[i]);
 }
-END_TEST
 
 /* Rows of 8 that have @first, then @second, then zeros. */
 static const struct odd {
@@ -111,7 +109,7 @@ static const struct odd {
 	{ "below 2^-100", COVEY_BFLOAT16, 0x0d7f, 0x0d00, { 0, 0 }, 0 },
 };
 
-START_TEST(rows_that_are_odd)
+TEST_LOOP(rows_that_are_odd, 0, sizeof(odds) / sizeof(odds[0]))
 {
 	const struct odd *o = &odds[_i];
 	const uint16_t row[8] = { o->first, o->second };
@@ -130,12 +128,11 @@ START_TEST(rows_that_are_odd)
 		ck_assert_msg(abs(code_at(CVY_EP_INT4, codes, i) - (int)rintf((float)o->codes[i] * 7 / 127)) <= 1,
 			      "%s: code %d of 4", o->name, i);
 }
-END_TEST
 
 /* ---- eight by eight ---- */
 
 /* Each number comes back as itself, and what lies between two becomes the upper one. */
-START_TEST(scales_are_rounded_up)
+TEST_LOOP(scales_are_rounded_up, 0, 2)
 {
 	const int fp16 = _i, dtype = dtypes[_i];
 	const uint32_t endless = fp16 ? 0x7c00 : 0x7f80;
@@ -151,7 +148,6 @@ START_TEST(scales_are_rounded_up)
 	ck_assert_uint_eq(cvy_ep_scale_up(0x1p-140f, fp16), 1);
 	ck_assert_float_nan(cvy_ep_scale_wide(0x7fff, fp16));
 }
-END_TEST
 
 static void check_eight(int dtype, const float v[8])
 {
@@ -174,7 +170,7 @@ static void check_eight(int dtype, const float v[8])
 	}
 }
 
-START_TEST(eights_are_quotients_by_their_scale)
+TEST_LOOP(eights_are_quotients_by_their_scale, 0, 4)
 {
 	state = (uint32_t)_i + 1;
 	for (int i = 0; i < 20000; i++) {
@@ -187,9 +183,8 @@ START_TEST(eights_are_quotients_by_their_scale)
 		check_eight(dtype, v);
 	}
 }
-END_TEST
 
-START_TEST(eights_that_are_odd)
+TEST(eights_that_are_odd)
 {
 	const float smallest[8] = { 0x1p-24f }, beyond[8] = { 1e7f, 1 }, most[8] = { 65504, -65504 };
 	const float ties[8] = { 381, -19.5f, 1.5f, 4.5f, -1.5f, -4.5f, 7.5f, 379.5f }; /* 127 and halves of scale 3 */
@@ -203,9 +198,8 @@ START_TEST(eights_that_are_odd)
 	ck_assert_uint_eq(cvy_ep_eight_of(ties, 0).codes, 0x7e02fe000200fa7f);
 	ck_assert_uint_eq(cvy_ep_eight_of(ties, 1).codes, 0x7e02fe000200fa7f);
 }
-END_TEST
 
-START_TEST(a_row_of_eights_has_its_scales_behind_its_codes)
+TEST(a_row_of_eights_has_its_scales_behind_its_codes)
 {
 	enum { N = 136 };
 	uint16_t row[N];
@@ -231,12 +225,11 @@ START_TEST(a_row_of_eights_has_its_scales_behind_its_codes)
 	for (int i = 0; i < N; i++)
 		ck_assert_float_le(fabsf(sum[i] - 1 - 2 * cvy_bf16_f32(row[i])), (float)(i / 8 + 1) * 8 / 127 * 1.02f);
 }
-END_TEST
 
 /* ---- where they stand ---- */
 
 /* LL: rows of two experts, of a token each and one that both have. Scales of an expert are side by side. */
-START_TEST(scales_of_an_expert_are_side_by_side)
+TEST(scales_of_an_expert_are_side_by_side)
 {
 	enum { H = 8, T = 3, K = 2 };
 	int owner[2] = { 0, 0 }, local[2] = { 0, 1 };
@@ -280,10 +273,9 @@ START_TEST(scales_of_an_expert_are_side_by_side)
 	}
 	free(slot);
 }
-END_TEST
 
 /* Each expert has factors of its own: the same token becomes other codes there. Infinite products are seen by the scale. */
-START_TEST(rows_are_multiplied_by_the_factors_of_their_expert)
+TEST(rows_are_multiplied_by_the_factors_of_their_expert)
 {
 	enum { H = 8, E = 3 };
 	int owner[E] = { 0, 0, 0 }, local[E] = { 0, 1, 2 };
@@ -330,7 +322,6 @@ START_TEST(rows_are_multiplied_by_the_factors_of_their_expert)
 	ck_assert_float_nan(scales[2]);
 	free(slot);
 }
-END_TEST
 
 static const struct {
 	int code, hidden;
@@ -342,7 +333,7 @@ static const struct {
 	{ CVY_EP_INT8_BY_8, 7168, 7168, 896, 8960 }, { CVY_EP_INT8_BY_8, 8, 8, 1, 10 },
 };
 
-START_TEST(what_a_row_takes)
+TEST_LOOP(what_a_row_takes, 0, sizeof(sizes) / sizeof(sizes[0]))
 {
 	const struct cvy_ep_code *code = cvy_ep_code_of(sizes[_i].code);
 	const size_t hidden = (size_t)sizes[_i].hidden;
@@ -358,23 +349,8 @@ START_TEST(what_a_row_takes)
 	ck_assert_int_eq(CVY_EP_INT4, COVEY_EP_ROWS_INT4);
 	ck_assert_int_eq(CVY_EP_E4M3_POW2, COVEY_EP_ROWS_E4M3_POW2);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/ep_code");
-	TCase *tc = tcase_create("code");
-
-	tcase_add_loop_test(tc, a_code_is_the_nearest_to_its_share_of_the_largest, 0, 24);
-	tcase_add_test(tc, a_tie_goes_to_the_even_code);
-	tcase_add_loop_test(tc, rows_that_are_odd, 0, sizeof(odds) / sizeof(odds[0]));
-	tcase_add_loop_test(tc, scales_are_rounded_up, 0, 2);
-	tcase_add_loop_test(tc, eights_are_quotients_by_their_scale, 0, 4);
-	tcase_add_test(tc, eights_that_are_odd);
-	tcase_add_test(tc, a_row_of_eights_has_its_scales_behind_its_codes);
-	tcase_add_test(tc, scales_of_an_expert_are_side_by_side);
-	tcase_add_test(tc, rows_are_multiplied_by_the_factors_of_their_expert);
-	tcase_add_loop_test(tc, what_a_row_takes, 0, sizeof(sizes) / sizeof(sizes[0]));
-	suite_add_tcase(suite, tc);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "collectives/ep_code"));
 }

@@ -375,7 +375,7 @@ static void combine_alone(const struct covey_mask *here, int renormalise)
 }
 
 /* Sources missing in dispatch, then owners in combine; an owner that has experts of ours and lost our tokens is one, too. */
-START_TEST(rows_stand_by_source_whoever_is_missing)
+TEST_LOOP(rows_stand_by_source_whoever_is_missing, 0, 120)
 {
 	uint64_t state = (uint64_t)_i + 1;
 	struct covey_mask all = { { (1 << MOST) - 1 } }, sources = _i % 3 ? random_mask(&state) : all;
@@ -401,9 +401,8 @@ START_TEST(rows_stand_by_source_whoever_is_missing)
 	}
 	close_jobs();
 }
-END_TEST
 
-START_TEST(wild_bytes_of_a_peer_do_no_harm)
+TEST_LOOP(wild_bytes_of_a_peer_do_no_harm, 0, 40)
 {
 	struct covey_dispatch_args a = COVEY_DISPATCH_INIT;
 	struct covey_mask all = { { (1 << MOST) - 1 } };
@@ -436,10 +435,9 @@ START_TEST(wild_bytes_of_a_peer_do_no_harm)
 	ck_assert_int_eq(covey_mask_has(&calls[0]->missing, 1), 1);
 	close_jobs();
 }
-END_TEST
 
 /* A row a token and rank, where LL keeps one for each expert: what slots of combine shrink by. */
-START_TEST(slots_of_combine_take_one_row_a_token)
+TEST(slots_of_combine_take_one_row_a_token)
 {
 	struct cvy_ep_shape s = { 128, 7168, 8, 256, 64, COVEY_EP_COMPACT, 0, 0 };
 
@@ -449,7 +447,6 @@ START_TEST(slots_of_combine_take_one_row_a_token)
 	ck_assert_ptr_null(cvy_ep_pack_of(-1));
 	ck_assert_ptr_null(cvy_ep_pack_of(COVEY_EP_HT + 1));
 }
-END_TEST
 
 /* ---- through the engine ---- */
 
@@ -509,14 +506,13 @@ static void every_routing(struct member *m)
 
 static const int worlds[] = { 1, 2, 4 };
 
-START_TEST(every_token_comes_back_right)
+TEST_LOOP(every_token_comes_back_right, 0, 6)
 {
 	struct covey_config config = harness_config("epcompact", worlds[_i / 2]);
 
 	config.transport = _i % 2 ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, every_routing, NULL);
 }
-END_TEST
 
 static void refused(struct job *j, int err, const char *cause)
 {
@@ -596,13 +592,12 @@ static void refusals(struct member *m)
 	job_close(j);
 }
 
-START_TEST(what_it_needs_is_asked_for)
+TEST(what_it_needs_is_asked_for)
 {
 	struct covey_config config = harness_config("eprefuse", 1);
 
 	harness_threads(&config, refusals, NULL);
 }
-END_TEST
 
 /* In one thing the ranks' handles differ; no byte may be taken for what it is not. */
 static void differ(struct member *m, int preset, int dtype, int back, int smooth)
@@ -644,7 +639,7 @@ static void unlike_factors(struct member *m)
 	differ(m, COVEY_EP_LL, COVEY_BFLOAT16, 0, m->rank);
 }
 
-START_TEST(handles_that_differ_do_not_match)
+TEST_LOOP(handles_that_differ_do_not_match, 0, 4)
 {
 	struct covey_config config = harness_config("epunlike", 2);
 
@@ -653,7 +648,6 @@ START_TEST(handles_that_differ_do_not_match)
 
 	harness_threads(&config, unlike[_i], NULL);
 }
-END_TEST
 
 /* ---- a rank dies: before dispatch, inside it, between the phases ---- */
 
@@ -696,7 +690,7 @@ static int mortal(void *arg, int rank)
 	return 0;
 }
 
-START_TEST(survivors_of_a_death_go_on_with_what_is_there)
+TEST_LOOP(survivors_of_a_death_go_on_with_what_is_there, 0, UNDER_TSAN ? 0 : 6)
 {
 	struct kill_plan plan = { .config = harness_config("epckill", 3), .when = _i / 2 };
 	pid_t pid[3];
@@ -705,21 +699,8 @@ START_TEST(survivors_of_a_death_go_on_with_what_is_there)
 	harness_fork_all(mortal, &plan, pid, 3);
 	harness_reap_all(pid, 3, 2);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/ep_compact");
-	TCase *tc = tcase_create("compact");
-
-	tcase_add_loop_test(tc, rows_stand_by_source_whoever_is_missing, 0, 120);
-	tcase_add_loop_test(tc, wild_bytes_of_a_peer_do_no_harm, 0, 40);
-	tcase_add_test(tc, slots_of_combine_take_one_row_a_token);
-	tcase_add_loop_test(tc, every_token_comes_back_right, 0, 6);
-	tcase_add_test(tc, what_it_needs_is_asked_for);
-	tcase_add_loop_test(tc, handles_that_differ_do_not_match, 0, 4);
-	if (!UNDER_TSAN)
-		tcase_add_loop_test(tc, survivors_of_a_death_go_on_with_what_is_there, 0, 6);
-	suite_add_tcase(suite, tc);
-	return harness_main(suite);
+	return harness_main(SUITE(.name = "collectives/ep_compact"));
 }

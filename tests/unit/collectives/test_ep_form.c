@@ -84,13 +84,12 @@ static void check_all(int n, int wide, int form)
 			}
 }
 
-START_TEST(every_line_of_every_token_moves_once)
+TEST_LOOP(every_line_of_every_token_moves_once, 0, sizeof(tokens) / sizeof(*tokens))
 {
 	for (size_t w = 0; w < sizeof(hidden) / sizeof(*hidden); w++)
 		for (int form = 0; form < 3; form++)
 			check_all(tokens[_i], hidden[w], form);
 }
-END_TEST
 
 static int goes_by_bulk(int n, int lanes, int per_rank, int combine)
 {
@@ -108,7 +107,7 @@ static int goes_by_bulk(int n, int lanes, int per_rank, int combine)
 	return f.bulk;
 }
 
-START_TEST(many_tokens_of_a_lane_go_by_bulk)
+TEST(many_tokens_of_a_lane_go_by_bulk)
 {
 	for (int combine = 0; combine < 2; combine++) {
 		ck_assert(!goes_by_bulk(128, 128, 1, combine));
@@ -119,9 +118,8 @@ START_TEST(many_tokens_of_a_lane_go_by_bulk)
 	ck_assert(goes_by_bulk(4096, 128, 0, 0));
 	ck_assert(!goes_by_bulk(4096, 128, 0, 1)); /* results of each expert go back as they are */
 }
-END_TEST
 
-START_TEST(few_tokens_are_cut_across_lanes)
+TEST(few_tokens_are_cut_across_lanes)
 {
 	struct cvy_ep_shape_gpu s = {
 		.tokens = 1, .hidden = 7168, .top_k = 8, .experts = 256, .size = 4, .per_rank = 1, .most_local = 64
@@ -143,10 +141,9 @@ START_TEST(few_tokens_are_cut_across_lanes)
 	ck_assert(cvy_ep_form_of(&s, CVY_EP_ACROSS, 1, &f));
 	ck_assert_int_eq(f.across, 0);
 }
-END_TEST
 
 /* The rows of each expert of one token are more than a step has lines: pieces of them are not, as long as lanes are idle. */
-START_TEST(rows_of_each_expert_come_in_one_step_while_lanes_are_idle)
+TEST(rows_of_each_expert_come_in_one_step_while_lanes_are_idle)
 {
 	struct cvy_ep_shape_gpu s = { .hidden = 7168, .top_k = 8, .experts = 256, .size = 4, .most_local = 64 };
 	struct cvy_ep_form f;
@@ -159,7 +156,6 @@ START_TEST(rows_of_each_expert_come_in_one_step_while_lanes_are_idle)
 	ck_assert(cvy_ep_form_of(&s, 128, 1, &f));
 	ck_assert_int_eq(f.steps, 2);
 }
-END_TEST
 
 /* Lines that lane @lane takes, of sources with so many tokens each. */
 static int taken(const struct cvy_ep_form *f, int lane, const int *sources, int n)
@@ -178,7 +174,7 @@ static int taken(const struct cvy_ep_form *f, int lane, const int *sources, int 
 }
 
 /* All warps of a lane share its lines. However ragged sources are, no warp has a row more than another, in any lane. */
-START_TEST(ragged_sources_are_an_even_share_for_each_warp)
+TEST(ragged_sources_are_an_even_share_for_each_warp)
 {
 	static const int sources[] = { 1, 0, 0, 90, 17, 3, 128, 64 };
 	enum { SOURCES = sizeof(sources) / sizeof(*sources), WARPS = CVY_EP_THREADS / 32 };
@@ -204,14 +200,12 @@ START_TEST(ragged_sources_are_an_even_share_for_each_warp)
 			      lanes, least, most);
 	}
 }
-END_TEST
 
 /* What ranks of a host keep for each other's rows, whatever a handle is like: it has no buffers of its own. */
-START_TEST(slots_of_eight_ranks_take_less_than_150_mb)
+TEST(slots_of_eight_ranks_take_less_than_150_mb)
 {
 	ck_assert_uint_le(7 * CVY_GPU_SIGNALS, 150000000);
 }
-END_TEST
 
 static size_t room_of(const struct cvy_ep_shape_gpu *s)
 {
@@ -236,7 +230,7 @@ static size_t room_of(const struct cvy_ep_shape_gpu *s)
 }
 
 /* On devices with little shared memory, too, where experts are spread over the ranks. */
-START_TEST(two_hops_find_room_on_small_devices)
+TEST_LOOP(two_hops_find_room_on_small_devices, 0, sizeof(sizes) / sizeof(*sizes))
 {
 	for (int tokens_of = 1; tokens_of <= CVY_EP_TOKENS; tokens_of *= 2)
 		for (int wide = 8; wide <= CVY_EP_HIDDEN; wide += wide < 1024 ? 8 : 128)
@@ -269,10 +263,9 @@ START_TEST(two_hops_find_room_on_small_devices)
 						     wide, s.size, all, cvy_ep_hops_room(&s, &a.form));
 			}
 }
-END_TEST
 
 /* Also where one rank has all experts: else its launch alone would fail, and the others would wait for it. */
-START_TEST(shared_memory_of_a_dispatch_is_there)
+TEST_LOOP(shared_memory_of_a_dispatch_is_there, 0, sizeof(sizes) / sizeof(*sizes))
 {
 	static const int experts[] = { 8, 256, 1024 };
 
@@ -297,9 +290,8 @@ START_TEST(shared_memory_of_a_dispatch_is_there)
 							room_of(&s));
 				}
 }
-END_TEST
 
-START_TEST(shapes_above_what_devices_take_are_named)
+TEST(shapes_above_what_devices_take_are_named)
 {
 	struct cvy_ep_shape s = { .tokens = COVEY_DEVICE_MAX_TOKENS,
 				  .hidden = COVEY_DEVICE_MAX_HIDDEN,
@@ -324,22 +316,8 @@ START_TEST(shapes_above_what_devices_take_are_named)
 	s.places = 1;
 	ck_assert(cvy_ep_device_takes(&s, 8, why, sizeof(why)));
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/ep_form");
-	TCase *form = tcase_create("form");
-
-	tcase_add_loop_test(form, every_line_of_every_token_moves_once, 0, sizeof(tokens) / sizeof(*tokens));
-	tcase_add_test(form, many_tokens_of_a_lane_go_by_bulk);
-	tcase_add_test(form, few_tokens_are_cut_across_lanes);
-	tcase_add_test(form, rows_of_each_expert_come_in_one_step_while_lanes_are_idle);
-	tcase_add_test(form, ragged_sources_are_an_even_share_for_each_warp);
-	tcase_add_test(form, slots_of_eight_ranks_take_less_than_150_mb);
-	tcase_add_loop_test(form, two_hops_find_room_on_small_devices, 0, sizeof(sizes) / sizeof(*sizes));
-	tcase_add_loop_test(form, shared_memory_of_a_dispatch_is_there, 0, sizeof(sizes) / sizeof(*sizes));
-	tcase_add_test(form, shapes_above_what_devices_take_are_named);
-	suite_add_tcase(suite, form);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "collectives/ep_form"));
 }

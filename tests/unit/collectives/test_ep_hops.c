@@ -89,11 +89,10 @@ static void one_path(const struct cvy_ep_hosts *h, int source, int target)
 	ck_assert_int_eq(cvy_ep_stored_by(h, source, by), source);
 }
 
-START_TEST(rows_come_once_by_a_rank_that_lives)
+TEST_LOOP(rows_come_once_by_a_rank_that_lives, 0, TOPOLOGIES)
 {
 	each_pair(&topologies[_i], one_path);
 }
-END_TEST
 
 /* Of the ranks of another host the source itself gives its rows to one. */
 static void crosses_once(const struct cvy_ep_hosts *h, int source, int target)
@@ -106,11 +105,10 @@ static void crosses_once(const struct cvy_ep_hosts *h, int source, int target)
 		ck_assert_int_eq(cvy_ep_gives(h, source) & there, there & ~(1u << source));
 }
 
-START_TEST(rows_cross_to_a_host_once)
+TEST_LOOP(rows_cross_to_a_host_once, 0, TOPOLOGIES)
 {
 	each_pair(&topologies[_i], crosses_once);
 }
-END_TEST
 
 static void both_hear(const struct cvy_ep_hosts *h, int a, int b)
 {
@@ -122,11 +120,10 @@ static void both_hear(const struct cvy_ep_hosts *h, int a, int b)
 	ck_assert_int_eq(cvy_ep_hears(h, a) & ~h->living, 0);
 }
 
-START_TEST(ranks_that_store_hear_each_other)
+TEST_LOOP(ranks_that_store_hear_each_other, 0, TOPOLOGIES)
 {
 	each_pair(&topologies[_i], both_hear);
 }
-END_TEST
 
 /* In memory of a neighbour each source that is passed on has a block of its own, and the forwarder the first. */
 static void own_block(const struct cvy_ep_hosts *h, int source, int target)
@@ -142,11 +139,10 @@ static void own_block(const struct cvy_ep_hosts *h, int source, int target)
 			ck_assert_int_ne(cvy_ep_block(h, by, s), block);
 }
 
-START_TEST(each_source_has_a_block)
+TEST_LOOP(each_source_has_a_block, 0, TOPOLOGIES)
 {
 	each_pair(&topologies[_i], own_block);
 }
-END_TEST
 
 /* Sources of one host are spread over the forwarders of another: the numbers differ by one at most. */
 static void evenly(const struct cvy_ep_hosts *h, int source, int target)
@@ -167,13 +163,12 @@ static void evenly(const struct cvy_ep_hosts *h, int source, int target)
 	ck_assert_int_le(most - least, 1);
 }
 
-START_TEST(sources_spread_evenly_over_forwarders)
+TEST_LOOP(sources_spread_evenly_over_forwarders, 0, TOPOLOGIES)
 {
 	each_pair(&topologies[_i], evenly);
 }
-END_TEST
 
-START_TEST(equal_hosts_have_equal_partners)
+TEST(equal_hosts_have_equal_partners)
 {
 	const struct cvy_ep_hosts h = hosts_of(&topologies[3], 0xff);
 
@@ -187,10 +182,9 @@ START_TEST(equal_hosts_have_equal_partners)
 	ck_assert_int_eq(cvy_ep_stored_by(&h, 1, 5), 1);
 	ck_assert_int_eq(cvy_ep_stored_by(&h, 1, 3), 1);
 }
-END_TEST
 
 /* Rank 4 of 2x4 has died: ranks 5 to 7 have indices 0 to 2, and rank 3 begins with rank 5 again. */
-START_TEST(a_hole_moves_what_went_through_it)
+TEST(a_hole_moves_what_went_through_it)
 {
 	const struct cvy_ep_hosts h = hosts_of(&topologies[3], 0xef);
 	const int want[4] = { 5, 6, 7, 5 };
@@ -202,9 +196,8 @@ START_TEST(a_hole_moves_what_went_through_it)
 	ck_assert(has(cvy_ep_hears(&h, 5), 3)); /* which stores here, and in whose memory rank 5 does not store */
 	ck_assert(!has(cvy_ep_gives(&h, 5), 3));
 }
-END_TEST
 
-START_TEST(the_last_rank_counts)
+TEST(the_last_rank_counts)
 {
 	struct cvy_ep_hosts h = { 1u << 31 | 1, { 0 } };
 
@@ -215,21 +208,8 @@ START_TEST(the_last_rank_counts)
 	ck_assert_uint_eq(cvy_ep_gives(&h, 0), 1u << 31);
 	ck_assert_uint_eq(cvy_ep_hears(&h, 31), 1);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/ep_hops");
-	TCase *tc = tcase_create("paths");
-
-	tcase_add_loop_test(tc, rows_come_once_by_a_rank_that_lives, 0, TOPOLOGIES);
-	tcase_add_loop_test(tc, rows_cross_to_a_host_once, 0, TOPOLOGIES);
-	tcase_add_loop_test(tc, ranks_that_store_hear_each_other, 0, TOPOLOGIES);
-	tcase_add_loop_test(tc, each_source_has_a_block, 0, TOPOLOGIES);
-	tcase_add_loop_test(tc, sources_spread_evenly_over_forwarders, 0, TOPOLOGIES);
-	tcase_add_test(tc, equal_hosts_have_equal_partners);
-	tcase_add_test(tc, a_hole_moves_what_went_through_it);
-	tcase_add_test(tc, the_last_rank_counts);
-	suite_add_tcase(suite, tc);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "collectives/ep_hops"));
 }

@@ -84,14 +84,13 @@ static void elder(struct member *m)
 		pthread_join(late, NULL);
 }
 
-START_TEST(a_joiner_is_laid_out_for_the_group_that_lets_it_in)
+TEST_LOOP(a_joiner_is_laid_out_for_the_group_that_lets_it_in, 0, 4)
 {
 	struct growth growth = { harness_config("epjoin", GROWN - 1), _i / 2, _i % 2 };
 
 	growth.config.max_ranks = ROOM;
 	harness_threads(&growth.config, elder, &growth);
 }
-END_TEST
 
 /* An owner that is no rank of the group is found when its size is known. */
 static void *stray(void *arg)
@@ -128,22 +127,15 @@ static void with_a_stray(struct member *m)
 	pthread_join(late, NULL);
 }
 
-START_TEST(owners_that_do_not_fit_are_found_when_the_joiner_is_let_in)
+TEST(owners_that_do_not_fit_are_found_when_the_joiner_is_let_in)
 {
 	struct covey_config config = harness_config("epstray", 1);
 
 	config.max_ranks = ROOM;
 	harness_threads(&config, with_a_stray, &config);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/ep_joiner");
-	TCase *tc = tcase_create("ep_joiner");
-
-	tcase_add_loop_test(tc, a_joiner_is_laid_out_for_the_group_that_lets_it_in, 0, 4);
-	tcase_add_test(tc, owners_that_do_not_fit_are_found_when_the_joiner_is_let_in);
-	suite_add_tcase(suite, tc);
-	return harness_main(suite);
+	return harness_main(SUITE(.name = "collectives/ep_joiner"));
 }

@@ -252,7 +252,7 @@ static void check_combine(const unsigned char *here, int renormalise)
 	}
 }
 
-START_TEST(all_ranks_get_what_the_reference_gives)
+TEST_LOOP(all_ranks_get_what_the_reference_gives, 0, 60)
 {
 	static const unsigned char all[RANKS] = { 1, 1, 1, 1, 1 };
 
@@ -265,9 +265,8 @@ START_TEST(all_ranks_get_what_the_reference_gives)
 	check_combine(all, _i & 1);
 	close_ranks();
 }
-END_TEST
 
-START_TEST(missing_owners_are_left_out_of_the_sum)
+TEST_LOOP(missing_owners_are_left_out_of_the_sum, 0, 60)
 {
 	static const unsigned char all[RANKS] = { 1, 1, 1, 1, 1 };
 	unsigned char here[RANKS];
@@ -282,9 +281,8 @@ START_TEST(missing_owners_are_left_out_of_the_sum)
 	check_combine(here, _i & 1);
 	close_ranks();
 }
-END_TEST
 
-START_TEST(missing_sources_have_zero_rows)
+TEST_LOOP(missing_sources_have_zero_rows, 0, 60)
 {
 	unsigned char here[RANKS];
 
@@ -296,9 +294,8 @@ START_TEST(missing_sources_have_zero_rows)
 	check_dispatch(here);
 	close_ranks();
 }
-END_TEST
 
-START_TEST(an_owner_that_lost_our_tokens_counts_as_missing)
+TEST(an_owner_that_lost_our_tokens_counts_as_missing)
 {
 	static const unsigned char all[RANKS] = { 1, 1, 1, 1, 1 }, not_two[RANKS] = { 1, 1, 0, 1, 1 };
 	struct rank *k = &ranks[2];
@@ -320,10 +317,9 @@ START_TEST(an_owner_that_lost_our_tokens_counts_as_missing)
 		ck_assert_uint_eq(k->out[i], 0);
 	close_ranks();
 }
-END_TEST
 
 /* What a sick peer may leave in its window: nothing is believed, nothing out of bounds is touched. */
-START_TEST(wild_bytes_of_a_peer_do_no_harm)
+TEST_LOOP(wild_bytes_of_a_peer_do_no_harm, 0, 40)
 {
 	struct covey_dispatch_args args;
 	const uint8_t *slot[RANKS] = { NULL };
@@ -353,9 +349,8 @@ START_TEST(wild_bytes_of_a_peer_do_no_harm)
 	ck_assert_int_eq(covey_mask_has(&ranks[0].call->missing, 1), 1);
 	close_ranks();
 }
-END_TEST
 
-START_TEST(sizes_are_by_max_ranks_and_owners_by_blocks)
+TEST(sizes_are_by_max_ranks_and_owners_by_blocks)
 {
 	struct cvy_ep_shape s = { 128, 7168, 8, 256, 64, COVEY_EP_LL, 0, 0 };
 	int owner[10], local[10];
@@ -373,10 +368,9 @@ START_TEST(sizes_are_by_max_ranks_and_owners_by_blocks)
 	ck_assert_int_eq(local[5], -1);
 	ck_assert_int_eq(local[7], 1);
 }
-END_TEST
 
 /* Every code comes back as itself; what lies between two becomes the nearer, halfway the even one. */
-START_TEST(all_codes_of_e4m3_and_what_lies_between)
+TEST(all_codes_of_e4m3_and_what_lies_between)
 {
 	for (int c = 0; c < 256; c++) {
 		float v = cvy_e4m3_f32((uint8_t)c), next = cvy_e4m3_f32((uint8_t)(c + 1)), half;
@@ -402,9 +396,8 @@ START_TEST(all_codes_of_e4m3_and_what_lies_between)
 	ck_assert_int_eq(cvy_f32_e4m3(INFINITY), 0x7e);
 	ck_assert_int_eq(cvy_f32_e4m3(1e-30f), 0);
 }
-END_TEST
 
-START_TEST(rows_of_e4m3_have_a_scale_for_each_group)
+TEST(rows_of_e4m3_have_a_scale_for_each_group)
 {
 	enum { N = 300 }; /* the last group has 44 */
 	uint16_t row[N];
@@ -425,7 +418,6 @@ START_TEST(rows_of_e4m3_have_a_scale_for_each_group)
 		ck_assert_float_le(fabsf(got - v), fabsf(v) / 16 + scales[i / 128 * 2] / 512);
 	}
 }
-END_TEST
 
 /* What DeepEP computes for round_scale: the least power of two that is not below m * (1 / 448). */
 static float rounded(float most)
@@ -436,7 +428,7 @@ static float rounded(float most)
 	return ldexpf(1, frexpf(v, &e) == 0.5f ? e - 1 : e);
 }
 
-START_TEST(scales_of_e4m3_are_powers_of_two_where_that_is_asked_for)
+TEST(scales_of_e4m3_are_powers_of_two_where_that_is_asked_for)
 {
 	static const float most[] = { 0, 1e-5f, 447, 448, 449, 3.5f, 7, 1.75f, 0.0065f, 896, 2.5e38f };
 	uint16_t row[128];
@@ -460,9 +452,8 @@ START_TEST(scales_of_e4m3_are_powers_of_two_where_that_is_asked_for)
 	ck_assert(isinf(scale));
 	ck_assert_int_eq(codes[3], 0x7f);
 }
-END_TEST
 
-START_TEST(a_nan_does_not_hide_the_largest_of_its_group)
+TEST(a_nan_does_not_hide_the_largest_of_its_group)
 {
 	static const uint16_t nans[] = { 0x7f81, 0xff81, 0x7fc0, 0xffff }; /* of bf16; the first two signal */
 	uint16_t row[128];
@@ -479,23 +470,8 @@ START_TEST(a_nan_does_not_hide_the_largest_of_its_group)
 		ck_assert_int_eq(codes[5], 0x7f);
 	}
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/ep_layout");
-	TCase *tc = tcase_create("ep");
-
-	tcase_add_test(tc, all_codes_of_e4m3_and_what_lies_between);
-	tcase_add_test(tc, rows_of_e4m3_have_a_scale_for_each_group);
-	tcase_add_test(tc, scales_of_e4m3_are_powers_of_two_where_that_is_asked_for);
-	tcase_add_test(tc, a_nan_does_not_hide_the_largest_of_its_group);
-	tcase_add_test(tc, sizes_are_by_max_ranks_and_owners_by_blocks);
-	tcase_add_loop_test(tc, all_ranks_get_what_the_reference_gives, 0, 60);
-	tcase_add_loop_test(tc, missing_owners_are_left_out_of_the_sum, 0, 60);
-	tcase_add_loop_test(tc, missing_sources_have_zero_rows, 0, 60);
-	tcase_add_test(tc, an_owner_that_lost_our_tokens_counts_as_missing);
-	tcase_add_loop_test(tc, wild_bytes_of_a_peer_do_no_harm, 0, 40);
-	suite_add_tcase(suite, tc);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "collectives/ep_layout"));
 }

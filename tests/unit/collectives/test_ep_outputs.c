@@ -288,7 +288,7 @@ static void dispatch_alone(const struct way *w, uint64_t here)
 	}
 }
 
-START_TEST(outputs_say_what_the_routing_says)
+TEST_LOOP(outputs_say_what_the_routing_says, 0, WAYS)
 {
 	const struct way *w = &ways[_i];
 
@@ -303,7 +303,6 @@ START_TEST(outputs_say_what_the_routing_says)
 		}
 	}
 }
-END_TEST
 
 /* ---- the wire book ---- */
 
@@ -320,7 +319,7 @@ static void route_by_the_book(struct job *j, const struct way *w, uint64_t seed)
 	}
 }
 
-START_TEST(the_wire_book_counts_the_same)
+TEST_LOOP(the_wire_book_counts_the_same, 0, 20)
 {
 	static const struct way book[] = { { "the book, ends", COVEY_EP_LL, K, 3, 1, 0, 0, 0 },
 					   { "the book, counts", COVEY_EP_LL, 1, 3, 0, 0, 0, 0 } };
@@ -350,7 +349,6 @@ START_TEST(the_wire_book_counts_the_same)
 		free(jobs[r].slot);
 	}
 }
-END_TEST
 
 /* ---- by the public calls ---- */
 
@@ -416,13 +414,12 @@ static void every_way(struct member *m)
 	}
 }
 
-START_TEST(a_mask_is_ids_that_are_not_there)
+TEST(a_mask_is_ids_that_are_not_there)
 {
 	struct covey_config config = harness_config("epouts", WORLD);
 
 	harness_threads(&config, every_way, NULL);
 }
-END_TEST
 
 /* ---- refusals ---- */
 
@@ -469,13 +466,12 @@ static void refusals(struct member *m)
 	covey_ep_destroy(j->ep);
 }
 
-START_TEST(what_cannot_be_given_is_refused)
+TEST(what_cannot_be_given_is_refused)
 {
 	struct covey_config config = harness_config("epoutsargs", 1);
 
 	harness_threads(&config, refusals, NULL);
 }
-END_TEST
 
 /* recv_counts that may not fit: a handle whose shape alone is large. */
 static void too_many(struct member *m)
@@ -492,24 +488,14 @@ static void too_many(struct member *m)
 	covey_ep_destroy(j->ep);
 }
 
-START_TEST(counts_past_int32_are_refused)
+TEST(counts_past_int32_are_refused)
 {
 	struct covey_config config = harness_config("epoutsmany", 1);
 
 	harness_threads(&config, too_many, NULL);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/ep_outputs");
-	TCase *tc = tcase_create("outputs");
-
-	tcase_add_loop_test(tc, outputs_say_what_the_routing_says, 0, WAYS);
-	tcase_add_loop_test(tc, the_wire_book_counts_the_same, 0, 20);
-	tcase_add_test(tc, a_mask_is_ids_that_are_not_there);
-	tcase_add_test(tc, what_cannot_be_given_is_refused);
-	tcase_add_test(tc, counts_past_int32_are_refused);
-	suite_add_tcase(suite, tc);
-	return harness_main(suite);
+	return harness_main(SUITE(.name = "collectives/ep_outputs"));
 }

@@ -408,7 +408,7 @@ static void check_combine(const struct covey_mask *owners, int renormalise)
 	}
 }
 
-START_TEST(rows_and_sums_are_those_of_the_places_that_live)
+TEST_LOOP(rows_and_sums_are_those_of_the_places_that_live, 0, SEEDS)
 {
 	struct covey_mask owners = { { 0 } };
 
@@ -425,10 +425,9 @@ START_TEST(rows_and_sums_are_those_of_the_places_that_live)
 	check_combine(&owners, _i / 2 % 2);
 	close_ranks();
 }
-END_TEST
 
 /* Over all ranks an entry has one row while a place of its expert lives, and none else. */
-START_TEST(each_entry_has_one_row_if_a_place_lives)
+TEST_LOOP(each_entry_has_one_row_if_a_place_lives, 0, 60)
 {
 	int rows = 0, entries = 0;
 
@@ -452,9 +451,8 @@ START_TEST(each_entry_has_one_row_if_a_place_lives)
 	ck_assert_int_eq(rows, entries);
 	close_ranks();
 }
-END_TEST
 
-START_TEST(with_one_place_each_all_is_as_without)
+TEST_LOOP(with_one_place_each_all_is_as_without, 0, 8)
 {
 	static struct rank was[MOST];
 
@@ -485,9 +483,8 @@ START_TEST(with_one_place_each_all_is_as_without)
 	}
 	close_ranks();
 }
-END_TEST
 
-START_TEST(default_places_of_an_expert_are_on_different_ranks)
+TEST(default_places_of_an_expert_are_on_different_ranks)
 {
 	for (int size = 1; size <= 9; size++)
 		for (int p = 1; p <= 4; p++) {
@@ -520,10 +517,9 @@ START_TEST(default_places_of_an_expert_are_on_different_ranks)
 		ck_assert_int_eq(table[2 * 6 + 1], 2);
 	}
 }
-END_TEST
 
 /* What a peer, or the caller, may have left in memory: nothing out of bounds is touched, nothing wrong is summed. */
-START_TEST(wild_places_count_as_none)
+TEST_LOOP(wild_places_count_as_none, 0, 20)
 {
 	struct rank *k;
 
@@ -540,18 +536,8 @@ START_TEST(wild_places_count_as_none)
 		ck_assert(covey_mask_has(&living, r) || covey_mask_has(&k->call->missing, r));
 	close_ranks();
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/ep_placed");
-	TCase *tc = tcase_create("places");
-
-	tcase_add_loop_test(tc, rows_and_sums_are_those_of_the_places_that_live, 0, SEEDS);
-	tcase_add_loop_test(tc, each_entry_has_one_row_if_a_place_lives, 0, 60);
-	tcase_add_loop_test(tc, with_one_place_each_all_is_as_without, 0, 8);
-	tcase_add_test(tc, default_places_of_an_expert_are_on_different_ranks);
-	tcase_add_loop_test(tc, wild_places_count_as_none, 0, 20);
-	suite_add_tcase(suite, tc);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "collectives/ep_placed"));
 }

@@ -32,7 +32,7 @@ static int table_of(int number, int places, int *owner)
 	return 1;
 }
 
-START_TEST(all_tables_masks_and_sources)
+TEST_LOOP(all_tables_masks_and_sources, 1, PLACES + 1)
 {
 	const int places = _i;
 	int tables = 1, owner[EXPERTS * PLACES], seen = 0;
@@ -64,10 +64,9 @@ START_TEST(all_tables_masks_and_sources)
 	}
 	ck_assert_int_gt(seen, 0);
 }
-END_TEST
 
 /* How many of the ranks 0..RANKS-1, all of them sources, each place serves: they differ by one at most. */
-START_TEST(sources_spread_evenly_over_the_places_that_live)
+TEST(sources_spread_evenly_over_the_places_that_live)
 {
 	int owner[PLACES] = { 3, 0, 4 };
 	const struct cvy_ep_places t = { owner, PLACES, NULL };
@@ -92,10 +91,9 @@ START_TEST(sources_spread_evenly_over_the_places_that_live)
 		ck_assert(!most || most - least <= 1);
 	}
 }
-END_TEST
 
 /* A death moves the tokens of the place that died, and no place that lives loses all of its own. */
-START_TEST(a_death_leaves_tokens_with_living_places_alone)
+TEST(a_death_leaves_tokens_with_living_places_alone)
 {
 	int owner[PLACES] = { 1, 2, 4 };
 	const struct cvy_ep_places t = { owner, PLACES, NULL };
@@ -111,9 +109,8 @@ START_TEST(a_death_leaves_tokens_with_living_places_alone)
 		}
 	}
 }
-END_TEST
 
-START_TEST(ranks_past_the_first_word_are_found)
+TEST(ranks_past_the_first_word_are_found)
 {
 	int owner[2] = { 63, 4095 };
 	const struct cvy_ep_places t = { owner, 2, NULL };
@@ -127,17 +124,8 @@ START_TEST(ranks_past_the_first_word_are_found)
 	ck_assert_int_eq(cvy_ep_place_of(&t, 0, 4094, living), 0);
 	ck_assert_int_eq(cvy_ep_place_of(&t, 0, 4095, living), 1);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/ep_places");
-	TCase *tc = tcase_create("rule");
-
-	tcase_add_loop_test(tc, all_tables_masks_and_sources, 1, PLACES + 1);
-	tcase_add_test(tc, sources_spread_evenly_over_the_places_that_live);
-	tcase_add_test(tc, a_death_leaves_tokens_with_living_places_alone);
-	tcase_add_test(tc, ranks_past_the_first_word_are_found);
-	suite_add_tcase(suite, tc);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "collectives/ep_places"));
 }

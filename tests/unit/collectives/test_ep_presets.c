@@ -348,7 +348,7 @@ static void compare_compact(void)
 			     "rank %d token %d", r, t);
 }
 
-START_TEST(presets_give_the_same_output)
+TEST_LOOP(presets_give_the_same_output, 0, SEEDS)
 {
 	const int plain = (_i >> 1) % 4 == COVEY_EP_ROWS_BF16 && (_i >> 3) % 4 != 3;
 
@@ -364,14 +364,8 @@ START_TEST(presets_give_the_same_output)
 	compare(FLAT_BY_RANK, FLAT, 0);
 	compare_compact();
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/ep_presets");
-	TCase *tc = tcase_create("presets");
-
-	tcase_add_loop_test(tc, presets_give_the_same_output, 0, SEEDS);
-	suite_add_tcase(suite, tc);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "collectives/ep_presets"));
 }

@@ -118,13 +118,12 @@ static void shared_experts(struct member *m)
 	free(j);
 }
 
-START_TEST(two_ranks_share_an_expert_beside_six)
+TEST_LOOP(two_ranks_share_an_expert_beside_six, 0, 2)
 {
 	struct covey_config config = harness_config("shared", RANKS);
 
 	harness_threads_on(&config, shared_experts, NULL, _i ? 4 : 0);
 }
-END_TEST
 
 /* ---- four experts in halves ---- */
 
@@ -234,21 +233,14 @@ static void halves(struct member *m)
 	free(j);
 }
 
-START_TEST(halves_add_up_as_with_allgather_and_reduce_scatter)
+TEST_LOOP(halves_add_up_as_with_allgather_and_reduce_scatter, 0, 2)
 {
 	struct covey_config config = harness_config("halves", RANKS);
 
 	harness_threads_on(&config, halves, NULL, _i ? 4 : 0);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/ep_recipes");
-	TCase *tc = tcase_create("recipes");
-
-	tcase_add_loop_test(tc, two_ranks_share_an_expert_beside_six, 0, 2);
-	tcase_add_loop_test(tc, halves_add_up_as_with_allgather_and_reduce_scatter, 0, 2);
-	suite_add_tcase(suite, tc);
-	return harness_main(suite);
+	return harness_main(SUITE(.name = "collectives/ep_recipes"));
 }

@@ -247,7 +247,7 @@ static void every_table(struct member *m)
 }
 
 /* hosts 2 and 4: rows are pushed to the ranks of the places alone. */
-START_TEST(tokens_come_back_from_all_tables)
+TEST_LOOP(tokens_come_back_from_all_tables, 0, 3)
 {
 	struct covey_config config = harness_config("places", MOST);
 	static const int hosts[] = { 0, 2, 4 };
@@ -255,7 +255,6 @@ START_TEST(tokens_come_back_from_all_tables)
 	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads_on(&config, every_table, NULL, hosts[_i]);
 }
-END_TEST
 
 /* ---- deaths ---- */
 
@@ -357,7 +356,7 @@ static int run(void *arg, int rank)
 	return 0;
 }
 
-START_TEST(a_death_moves_tokens_to_places_that_live)
+TEST_LOOP(a_death_moves_tokens_to_places_that_live, 0, UNDER_TSAN ? 0 : 2 * PRESETS * WHENS)
 {
 	struct plan plan = { .config = harness_config("replicas", MOST),
 			     .when = _i / (2 * PRESETS),
@@ -381,7 +380,6 @@ START_TEST(a_death_moves_tokens_to_places_that_live)
 	if (plan.when == BETWEEN)
 		ck_assert_uint_eq(plan.shared->redone[DIES_AT], MOST - 1);
 }
-END_TEST
 
 /* ---- what is refused ---- */
 
@@ -429,14 +427,13 @@ static void bad_tables(struct member *m)
 	covey_ep_destroy(j.ep);
 }
 
-START_TEST(bad_tables_are_refused_by_name)
+TEST(bad_tables_are_refused_by_name)
 {
 	struct covey_config config = harness_config("badplaces", MOST);
 
 	config.max_ranks = MOST;
 	harness_threads(&config, bad_tables, NULL);
 }
-END_TEST
 
 static void bad_placed(struct member *m)
 {
@@ -482,13 +479,12 @@ static void bad_placed(struct member *m)
 	covey_ep_destroy(j.ep);
 }
 
-START_TEST(placed_is_needed_and_looked_at)
+TEST(placed_is_needed_and_looked_at)
 {
 	struct covey_config config = harness_config("badplaced", 2);
 
 	harness_threads(&config, bad_placed, NULL);
 }
-END_TEST
 
 /* Tables that differ are different calls, and so are tables of another number of places with the same ranks. */
 static void apart(struct member *m)
@@ -512,13 +508,12 @@ static void apart(struct member *m)
 	covey_ep_destroy(j.ep);
 }
 
-START_TEST(tables_that_differ_do_not_match)
+TEST(tables_that_differ_do_not_match)
 {
 	struct covey_config config = harness_config("apart", 2);
 
 	harness_threads(&config, apart, NULL);
 }
-END_TEST
 
 /* ---- sizes, and one place each ---- */
 
@@ -563,27 +558,15 @@ static void one_place(struct member *m)
 	covey_ep_destroy(j.ep);
 }
 
-START_TEST(sizes_count_places)
+TEST(sizes_count_places)
 {
 	struct covey_config config = harness_config("placesizes", MOST);
 
 	harness_threads(&config, sizes, NULL);
 	harness_threads(&config, one_place, NULL);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/ep_replicas");
-	TCase *tc = tcase_create("replicas");
-
-	tcase_add_loop_test(tc, tokens_come_back_from_all_tables, 0, 3);
-	if (!UNDER_TSAN)
-		tcase_add_loop_test(tc, a_death_moves_tokens_to_places_that_live, 0, 2 * PRESETS * WHENS);
-	tcase_add_test(tc, bad_tables_are_refused_by_name);
-	tcase_add_test(tc, placed_is_needed_and_looked_at);
-	tcase_add_test(tc, tables_that_differ_do_not_match);
-	tcase_add_test(tc, sizes_count_places);
-	suite_add_tcase(suite, tc);
-	return harness_main(suite);
+	return harness_main(SUITE(.name = "collectives/ep_replicas"));
 }

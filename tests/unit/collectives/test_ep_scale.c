@@ -242,14 +242,13 @@ static void every_way(struct member *m)
 	}
 }
 
-START_TEST(results_are_multiplied_by_the_factor_of_their_expert)
+TEST_LOOP(results_are_multiplied_by_the_factor_of_their_expert, 0, 2)
 {
 	struct covey_config config = harness_config("epscale", WORLD);
 
 	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, every_way, NULL);
 }
-END_TEST
 
 static void refusal(struct member *m)
 {
@@ -266,21 +265,14 @@ static void refusal(struct member *m)
 	covey_ep_destroy(j->ep);
 }
 
-START_TEST(rows_of_several_experts_have_no_factor)
+TEST(rows_of_several_experts_have_no_factor)
 {
 	struct covey_config config = harness_config("epscaleargs", 1);
 
 	harness_threads(&config, refusal, NULL);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/ep_scale");
-	TCase *tc = tcase_create("scale");
-
-	tcase_add_loop_test(tc, results_are_multiplied_by_the_factor_of_their_expert, 0, 2);
-	tcase_add_test(tc, rows_of_several_experts_have_no_factor);
-	suite_add_tcase(suite, tc);
-	return harness_main(suite);
+	return harness_main(SUITE(.name = "collectives/ep_scale"));
 }

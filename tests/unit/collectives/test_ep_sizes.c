@@ -24,7 +24,7 @@ static struct covey_ep_config config_of(int preset, int rows)
 
 /* ---- the window ---- */
 
-START_TEST(window_is_the_least_whose_heap_holds_it)
+TEST(window_is_the_least_whose_heap_holds_it)
 {
 	const size_t page = CVY_MEMORY_PAGE, most = 3 * CVY_POOL_MAX / page;
 	struct cvy_layout l = cvy_layout(1 << 20, 4096);
@@ -37,7 +37,6 @@ START_TEST(window_is_the_least_whose_heap_holds_it)
 		ck_assert_uint_lt(less.pool - less.heap, n * page);
 	}
 }
-END_TEST
 
 struct asked {
 	struct covey_ep_config config;
@@ -79,7 +78,7 @@ static void lacks_a_page(struct member *m)
 	ep_refused(m->group, covey_ep_create(m->group, &a->config, &ep), COVEY_ERR_NOMEM, text);
 }
 
-START_TEST(creation_takes_the_window_that_is_said)
+TEST_LOOP(creation_takes_the_window_that_is_said, 0, 6)
 {
 	struct covey_config config = harness_config("epsizes", 1);
 	struct asked a = { .config = config_of(_i % 2 ? COVEY_EP_COMPACT : COVEY_EP_LL, COVEY_EP_ROWS_BF16) };
@@ -94,7 +93,6 @@ START_TEST(creation_takes_the_window_that_is_said)
 	config.window_bytes -= CVY_MEMORY_PAGE;
 	harness_threads(&config, lacks_a_page, &a);
 }
-END_TEST
 
 /* ---- buffers ---- */
 
@@ -206,14 +204,13 @@ static void rooms_of(struct member *m)
 	}
 }
 
-START_TEST(outputs_of_these_sizes_hold_the_fullest_dispatch)
+TEST(outputs_of_these_sizes_hold_the_fullest_dispatch)
 {
 	struct covey_config config = harness_config("eprooms", WORLD);
 
 	config.max_ranks = WORLD + 2;
 	harness_threads(&config, rooms_of, NULL);
 }
-END_TEST
 
 /* ---- arguments ---- */
 
@@ -260,24 +257,15 @@ static void only_of_one(struct member *m)
 		arguments(m);
 }
 
-START_TEST(what_cannot_be_counted_is_refused)
+TEST(what_cannot_be_counted_is_refused)
 {
 	struct covey_config config = harness_config("epsizeargs", 2);
 
 	config.max_ranks = 4;
 	harness_threads(&config, only_of_one, NULL);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/ep_sizes");
-	TCase *tc = tcase_create("sizes");
-
-	tcase_add_test(tc, window_is_the_least_whose_heap_holds_it);
-	tcase_add_loop_test(tc, creation_takes_the_window_that_is_said, 0, 6);
-	tcase_add_test(tc, outputs_of_these_sizes_hold_the_fullest_dispatch);
-	tcase_add_test(tc, what_cannot_be_counted_is_refused);
-	suite_add_tcase(suite, tc);
-	return harness_main(suite);
+	return harness_main(SUITE(.name = "collectives/ep_sizes"));
 }

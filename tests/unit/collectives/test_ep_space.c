@@ -81,7 +81,7 @@ static int slow(void *arg, int rank)
 	return 0;
 }
 
-START_TEST(nobody_writes_where_a_slow_rank_reads)
+TEST_LOOP(nobody_writes_where_a_slow_rank_reads, 0, UNDER_TSAN ? 0 : 4)
 {
 	struct slow_plan plan = { .config = harness_config("epslow", RANKS), .tcp = _i % 2, .preset = _i / 2 };
 	int status, stops = plan.tcp ? 1 : 2;
@@ -100,7 +100,6 @@ START_TEST(nobody_writes_where_a_slow_rank_reads)
 	kill(pid[stops], SIGCONT);
 	harness_reap_all(pid, RANKS, -1);
 }
-END_TEST
 
 /* Memory of the application leaves the offsets of handles as they are, wherever the others are by then. */
 static int with_memory(void *arg, int rank)
@@ -135,7 +134,7 @@ static int with_memory(void *arg, int rank)
 	return 0;
 }
 
-START_TEST(memory_moves_no_handle)
+TEST_LOOP(memory_moves_no_handle, 0, !UNDER_TSAN)
 {
 	struct slow_plan plan = { .config = harness_config("epmem", RANKS) };
 	pid_t pid[RANKS];
@@ -154,7 +153,6 @@ START_TEST(memory_moves_no_handle)
 	kill(pid[2], SIGCONT);
 	harness_reap_all(pid, RANKS, -1);
 }
-END_TEST
 
 /* ---- sizes that change, as fast as it goes ---- */
 
@@ -177,7 +175,7 @@ static void changing(struct member *m)
 	}
 }
 
-START_TEST(handles_of_changing_sizes_come_and_go)
+TEST_LOOP(handles_of_changing_sizes_come_and_go, 0, 4)
 {
 	struct covey_config config = harness_config("epsizes", RANKS);
 	int preset = _i / 2;
@@ -185,7 +183,6 @@ START_TEST(handles_of_changing_sizes_come_and_go)
 	config.transport = _i % 2 ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, changing, &preset);
 }
-END_TEST
 
 /* What was sent and is never received goes on to its end, though its handle is gone. */
 static void unreceived(struct member *m)
@@ -207,25 +204,14 @@ static void unreceived(struct member *m)
 	}
 }
 
-START_TEST(a_handle_may_go_before_what_it_sent)
+TEST(a_handle_may_go_before_what_it_sent)
 {
 	struct covey_config config = harness_config("epgone", RANKS);
 
 	harness_threads(&config, unreceived, NULL);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/ep_space");
-	TCase *tc = tcase_create("ep_space");
-
-	if (!UNDER_TSAN)
-		tcase_add_loop_test(tc, nobody_writes_where_a_slow_rank_reads, 0, 4);
-	if (!UNDER_TSAN)
-		tcase_add_test(tc, memory_moves_no_handle);
-	tcase_add_loop_test(tc, handles_of_changing_sizes_come_and_go, 0, 4);
-	tcase_add_test(tc, a_handle_may_go_before_what_it_sent);
-	suite_add_tcase(suite, tc);
-	return harness_main(suite);
+	return harness_main(SUITE(.name = "collectives/ep_space"));
 }

@@ -323,14 +323,13 @@ static void every_way(struct member *m)
 	}
 }
 
-START_TEST(terms_of_no_rank_are_added_with_their_weights)
+TEST_LOOP(terms_of_no_rank_are_added_with_their_weights, 0, 2)
 {
 	struct covey_config config = harness_config("epspecial", WORLD);
 
 	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, every_way, NULL);
 }
-END_TEST
 
 static void refusals(struct member *m)
 {
@@ -369,21 +368,14 @@ static void refusals(struct member *m)
 	}
 }
 
-START_TEST(what_is_missing_is_said)
+TEST(what_is_missing_is_said)
 {
 	struct covey_config config = harness_config("epspecialargs", 1);
 
 	harness_threads(&config, refusals, NULL);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/ep_special");
-	TCase *tc = tcase_create("special");
-
-	tcase_add_loop_test(tc, terms_of_no_rank_are_added_with_their_weights, 0, 2);
-	tcase_add_test(tc, what_is_missing_is_said);
-	suite_add_tcase(suite, tc);
-	return harness_main(suite);
+	return harness_main(SUITE(.name = "collectives/ep_special"));
 }

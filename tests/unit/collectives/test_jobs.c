@@ -76,7 +76,7 @@ static void reap(const pid_t *pid, int from, int to)
 		must(harness_reap(pid[i]) == 0, "process %d", i);
 }
 
-START_TEST(a_second_job_does_not_join_a_running_one)
+TEST(a_second_job_does_not_join_a_running_one)
 {
 	pid_t pid[RANKS];
 
@@ -102,7 +102,6 @@ START_TEST(a_second_job_does_not_join_a_running_one)
 	ck_assert_int_eq(job.shared->size[0], 2);
 	ck_assert_int_eq(job.shared->size[1], 2);
 }
-END_TEST
 
 static void form_and_end(int how)
 {
@@ -121,7 +120,7 @@ static void form_and_end(int how)
 }
 
 /* Each time the name is taken over at once: a test that waits for leases or expiry would meet its watchdog. */
-START_TEST(a_job_starts_again_after_its_end_and_after_its_death)
+TEST(a_job_starts_again_after_its_end_and_after_its_death)
 {
 	static const int ends[] = { 0, 0, SIGKILL, SIGKILL, 0 };
 
@@ -131,10 +130,9 @@ START_TEST(a_job_starts_again_after_its_end_and_after_its_death)
 	for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++)
 		form_and_end(ends[i]);
 }
-END_TEST
 
 /* The processes live; it is their handles that are gone. */
-START_TEST(a_process_that_closed_its_handle_forms_the_group_again)
+TEST(a_process_that_closed_its_handle_forms_the_group_again)
 {
 	struct covey_config config = harness_config("handles", 1);
 	struct covey_group *group;
@@ -145,9 +143,8 @@ START_TEST(a_process_that_closed_its_handle_forms_the_group_again)
 		covey_close(group);
 	}
 }
-END_TEST
 
-START_TEST(a_stopped_process_keeps_its_group)
+TEST(a_stopped_process_keeps_its_group)
 {
 	pid_t pid[RANKS];
 
@@ -167,7 +164,6 @@ START_TEST(a_stopped_process_keeps_its_group)
 	job.shared->stop = 1;
 	reap(pid, 1, 2);
 }
-END_TEST
 
 static void two_that_do_not_fit(int err)
 {
@@ -181,7 +177,7 @@ static void two_that_do_not_fit(int err)
 		ck_assert_int_eq(job.shared->err[i], err);
 }
 
-START_TEST(founders_of_two_sizes_are_told_both)
+TEST(founders_of_two_sizes_are_told_both)
 {
 	setup("sizes", 2);
 	job.config[1].world = 3;
@@ -191,9 +187,8 @@ START_TEST(founders_of_two_sizes_are_told_both)
 		names(i, strstr(job.shared->cause[0], "world is 2") ? " and 3 in rank 1" : " and 2 in rank 0");
 	}
 }
-END_TEST
 
-START_TEST(a_rank_given_twice_is_named)
+TEST(a_rank_given_twice_is_named)
 {
 	setup("twice", 2);
 	job.config[1].rank = 0;
@@ -201,9 +196,8 @@ START_TEST(a_rank_given_twice_is_named)
 	for (int i = 0; i < 2; i++)
 		names(i, "rank 0 of 2 was given to two processes: process ");
 }
-END_TEST
 
-START_TEST(settings_that_differ_are_named_with_both_values)
+TEST(settings_that_differ_are_named_with_both_values)
 {
 	setup("settings", 2);
 	job.config[1].slot_bytes = 65536;
@@ -214,10 +208,9 @@ START_TEST(settings_that_differ_are_named_with_both_values)
 		names(i, "65536");
 	}
 }
-END_TEST
 
 /* A rank with a short lease would suspect those whose beats may come late by their long one. */
-START_TEST(leases_that_differ_are_named_with_both_values)
+TEST(leases_that_differ_are_named_with_both_values)
 {
 	setup("leases", 2);
 	job.config[0].lease_ms = 7000;
@@ -230,9 +223,8 @@ START_TEST(leases_that_differ_are_named_with_both_values)
 		names(i, ": all that form a group need the same");
 	}
 }
-END_TEST
 
-START_TEST(a_joiner_with_another_lease_is_refused)
+TEST(a_joiner_with_another_lease_is_refused)
 {
 	pid_t pid[2];
 
@@ -249,9 +241,8 @@ START_TEST(a_joiner_with_another_lease_is_refused)
 	job.shared->stop = 1;
 	reap(pid, 0, 1);
 }
-END_TEST
 
-START_TEST(a_rank_past_world_is_refused_before_all_else)
+TEST(a_rank_past_world_is_refused_before_all_else)
 {
 	struct covey_config config = harness_config("past", 2);
 	struct covey_error_info info;
@@ -263,24 +254,8 @@ START_TEST(a_rank_past_world_is_refused_before_all_else)
 	covey_last_error(NULL, &info);
 	ck_assert_ptr_nonnull(strstr(info.cause, "rank 2 (covey_config) is wrong: with world 2"));
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/jobs");
-	TCase *tc = tcase_create("jobs");
-
-	suite_add_tcase(suite, tc);
-	tcase_set_timeout(tc, 120);
-	tcase_add_test(tc, a_second_job_does_not_join_a_running_one);
-	tcase_add_test(tc, a_job_starts_again_after_its_end_and_after_its_death);
-	tcase_add_test(tc, a_process_that_closed_its_handle_forms_the_group_again);
-	tcase_add_test(tc, a_stopped_process_keeps_its_group);
-	tcase_add_test(tc, founders_of_two_sizes_are_told_both);
-	tcase_add_test(tc, a_rank_given_twice_is_named);
-	tcase_add_test(tc, settings_that_differ_are_named_with_both_values);
-	tcase_add_test(tc, leases_that_differ_are_named_with_both_values);
-	tcase_add_test(tc, a_joiner_with_another_lease_is_refused);
-	tcase_add_test(tc, a_rank_past_world_is_refused_before_all_else);
-	return harness_main(suite);
+	return harness_main(SUITE(.name = "collectives/jobs", .timeout_s = 120));
 }

@@ -112,7 +112,7 @@ static void run_lie(struct member *m)
 	must(!covey_allreduce(&one, &one, 1, COVEY_INT64, COVEY_SUM, m->group, NULL, NULL) && one == 3, "sum");
 }
 
-START_TEST(a_lie_ends_messages_with_the_liar_alone)
+TEST_LOOP(a_lie_ends_messages_with_the_liar_alone, 0, 2 * LIES)
 {
 	struct covey_config config = harness_config("lies", 3);
 	int what = _i / 2;
@@ -120,14 +120,8 @@ START_TEST(a_lie_ends_messages_with_the_liar_alone)
 	config.transport = _i % 2 ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, run_lie, &what);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/lies");
-	TCase *tc = tcase_create("lies");
-
-	tcase_add_loop_test(tc, a_lie_ends_messages_with_the_liar_alone, 0, 2 * LIES);
-	suite_add_tcase(suite, tc);
-	return harness_main(suite);
+	return harness_main(SUITE(.name = "collectives/lies"));
 }

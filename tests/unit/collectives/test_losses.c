@@ -9,7 +9,7 @@
 #include "engine.h"
 #include "losses.h"
 
-START_TEST(losses_has_a_row_for_every_operation)
+TEST(losses_has_a_row_for_every_operation)
 {
 	char text[128], row[160], *table = NULL;
 	size_t bytes = 0;
@@ -31,14 +31,8 @@ START_TEST(losses_has_a_row_for_every_operation)
 	ck_assert_int_ge(known, 9);
 	free(table);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/losses");
-	TCase *tests = tcase_create("losses");
-
-	tcase_add_test(tests, losses_has_a_row_for_every_operation);
-	suite_add_tcase(suite, tests);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "collectives/losses"));
 }

@@ -88,11 +88,10 @@ static void run_sizes(struct member *m)
 	free(in);
 }
 
-START_TEST(messages_of_any_size_both_ways_at_once)
+TEST_LOOP(messages_of_any_size_both_ways_at_once, 0, FLAVOURS)
 {
 	run_flavour("sizes", 2, _i, run_sizes, NULL);
 }
-END_TEST
 
 /* ---- tags against an oracle ---- */
 
@@ -180,13 +179,12 @@ static void run_tags(struct member *m)
 	}
 }
 
-START_TEST(tags_select_in_order)
+TEST_LOOP(tags_select_in_order, 0, FLAVOURS)
 {
 	uint64_t seed = harness_seed();
 
 	run_flavour("tags", 3, _i, run_tags, &seed);
 }
-END_TEST
 
 /* A wildcard takes the oldest of all tags, with what tagged receives left. */
 static void run_wildcard(struct member *m)
@@ -219,11 +217,10 @@ static void run_wildcard(struct member *m)
 	free(room);
 }
 
-START_TEST(wildcard_takes_the_oldest)
+TEST_LOOP(wildcard_takes_the_oldest, 0, FLAVOURS)
 {
 	run_flavour("wildcard", 2, _i, run_wildcard, NULL);
 }
-END_TEST
 
 /* ---- lengths that differ ---- */
 
@@ -254,11 +251,10 @@ static void run_lengths(struct member *m)
 	free(data);
 }
 
-START_TEST(longer_is_truncated_and_consumed_shorter_says_so)
+TEST_LOOP(longer_is_truncated_and_consumed_shorter_says_so, 0, FLAVOURS)
 {
 	run_flavour("lengths", 2, _i, run_lengths, NULL);
 }
-END_TEST
 
 /* ---- itself ---- */
 
@@ -286,11 +282,10 @@ static void run_self(struct member *m)
 	free(in);
 }
 
-START_TEST(a_rank_may_send_to_itself)
+TEST_LOOP(a_rank_may_send_to_itself, 0, 2)
 {
 	run_flavour("self", 1, _i, run_self, NULL);
 }
-END_TEST
 
 /* ---- grouped ---- */
 
@@ -324,11 +319,10 @@ static void run_ring(struct member *m)
 	free(in);
 }
 
-START_TEST(exchange_around_a_ring)
+TEST_LOOP(exchange_around_a_ring, 0, FLAVOURS)
 {
 	run_flavour("ring", _i == 0 ? 8 : 5, _i, run_ring, NULL);
 }
-END_TEST
 
 /* Collectives of two groups posted in another order on every rank, messages between them. */
 static void run_groups(struct member *m)
@@ -375,13 +369,12 @@ static void run_groups(struct member *m)
 	covey_close(group[1]);
 }
 
-START_TEST(grouped_calls_of_several_groups)
+TEST_LOOP(grouped_calls_of_several_groups, 0, FLAVOURS)
 {
 	struct covey_config second = harness_config("second", 3);
 
 	run_flavour("first", 3, _i, run_groups, &second);
 }
-END_TEST
 
 /* ---- many works ---- */
 
@@ -433,11 +426,10 @@ static void run_many(struct member *m)
 	free(out);
 }
 
-START_TEST(hundreds_of_works_of_mixed_operations)
+TEST_LOOP(hundreds_of_works_of_mixed_operations, 0, FLAVOURS)
 {
 	run_flavour("many", 3, _i, run_many, NULL);
 }
-END_TEST
 
 /* ---- refusals, ends, deadlines ---- */
 
@@ -479,11 +471,10 @@ static void run_refused(struct member *m)
 	}
 }
 
-START_TEST(refusals_deadlines_and_ends)
+TEST_LOOP(refusals_deadlines_and_ends, 0, FLAVOURS)
 {
 	run_flavour("refused", 2, _i, run_refused, NULL);
 }
-END_TEST
 
 /* Leaving waits until what was sent was received. */
 static void run_leave(struct member *m)
@@ -507,29 +498,14 @@ static void run_leave(struct member *m)
 	}
 }
 
-START_TEST(leaving_waits_until_messages_are_received)
+TEST_LOOP(leaving_waits_until_messages_are_received, 0, 2)
 {
 	uint64_t word = 0;
 
 	run_flavour("leave", 2, _i, run_leave, &word);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/messages");
-	TCase *tc = tcase_create("messages");
-
-	tcase_add_loop_test(tc, messages_of_any_size_both_ways_at_once, 0, FLAVOURS);
-	tcase_add_loop_test(tc, tags_select_in_order, 0, FLAVOURS);
-	tcase_add_loop_test(tc, wildcard_takes_the_oldest, 0, FLAVOURS);
-	tcase_add_loop_test(tc, longer_is_truncated_and_consumed_shorter_says_so, 0, FLAVOURS);
-	tcase_add_loop_test(tc, a_rank_may_send_to_itself, 0, 2);
-	tcase_add_loop_test(tc, exchange_around_a_ring, 0, FLAVOURS);
-	tcase_add_loop_test(tc, grouped_calls_of_several_groups, 0, FLAVOURS);
-	tcase_add_loop_test(tc, hundreds_of_works_of_mixed_operations, 0, FLAVOURS);
-	tcase_add_loop_test(tc, refusals_deadlines_and_ends, 0, FLAVOURS);
-	tcase_add_loop_test(tc, leaving_waits_until_messages_are_received, 0, 2);
-	suite_add_tcase(suite, tc);
-	return harness_main(suite);
+	return harness_main(SUITE(.name = "collectives/messages"));
 }

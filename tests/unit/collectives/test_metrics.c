@@ -136,7 +136,7 @@ static void over_unix(struct member *m)
 	must(!covey_barrier(m->group, NULL, NULL), "barrier");
 }
 
-START_TEST(metrics_are_served_at_a_unix_socket)
+TEST(metrics_are_served_at_a_unix_socket)
 {
 	struct covey_config config = harness_config("metrics-unix", RANKS);
 	char place[128];
@@ -147,9 +147,8 @@ START_TEST(metrics_are_served_at_a_unix_socket)
 	harness_threads(&config, over_unix, NULL);
 	remove_dir();
 }
-END_TEST
 
-START_TEST(metrics_take_the_socket_of_the_dead_and_leave_that_of_the_living)
+TEST(metrics_take_the_socket_of_the_dead_and_leave_that_of_the_living)
 {
 	struct covey_config config = harness_config("metrics-left", RANKS);
 	struct sockaddr_un at = { .sun_family = AF_UNIX };
@@ -168,14 +167,13 @@ START_TEST(metrics_take_the_socket_of_the_dead_and_leave_that_of_the_living)
 	harness_threads(&config, over_unix, NULL);
 	remove_dir();
 }
-END_TEST
 
 static void nothing_served(struct member *m)
 {
 	work(m); /* metrics that cannot be served stop nobody */
 }
 
-START_TEST(metrics_that_cannot_be_served_stop_nobody)
+TEST(metrics_that_cannot_be_served_stop_nobody)
 {
 	struct covey_config config = harness_config("metrics-none", RANKS);
 
@@ -185,7 +183,6 @@ START_TEST(metrics_that_cannot_be_served_stop_nobody)
 	config.metrics = "udp:9";
 	ck_assert_int_eq(covey_join(&config, &(struct covey_group *){ NULL }), COVEY_ERR_INVAL);
 }
-END_TEST
 
 static void over_tcp(struct member *m)
 {
@@ -249,7 +246,7 @@ static void forks_over_tcp(struct member *m)
 	must(!covey_barrier(m->group, NULL, NULL), "barrier");
 }
 
-START_TEST(metrics_are_not_held_by_the_child_of_a_fork)
+TEST(metrics_are_not_held_by_the_child_of_a_fork)
 {
 	struct covey_config config = harness_config("metrics-fork", RANKS);
 	int first = free_ports();
@@ -259,9 +256,8 @@ START_TEST(metrics_are_not_held_by_the_child_of_a_fork)
 	config.metrics = place;
 	harness_threads(&config, forks_over_tcp, &first);
 }
-END_TEST
 
-START_TEST(metrics_are_served_at_a_port_for_each_rank)
+TEST(metrics_are_served_at_a_port_for_each_rank)
 {
 	struct covey_config config = harness_config("metrics-tcp", RANKS);
 	int first = free_ports();
@@ -271,7 +267,6 @@ START_TEST(metrics_are_served_at_a_port_for_each_rank)
 	config.metrics = place;
 	harness_threads(&config, over_tcp, &first);
 }
-END_TEST
 
 /* The page of this rank, from the files of a directory. */
 static const struct cvy_flight *page_in(const char *from, const struct member *m)
@@ -334,15 +329,14 @@ static void recorded(struct member *m)
 	munmap((void *)page, sizeof(*page));
 }
 
-START_TEST(flight_is_found_in_the_process)
+TEST(flight_is_found_in_the_process)
 {
 	struct covey_config config = harness_config("flight-mem", RANKS);
 
 	harness_threads(&config, recorded, NULL);
 }
-END_TEST
 
-START_TEST(flight_is_found_in_a_directory)
+TEST(flight_is_found_in_a_directory)
 {
 	struct covey_config config = harness_config("flight-file", RANKS);
 
@@ -351,16 +345,14 @@ START_TEST(flight_is_found_in_a_directory)
 	harness_threads(&config, recorded, dir);
 	remove_dir();
 }
-END_TEST
 
-START_TEST(flight_that_cannot_be_written_stops_nobody)
+TEST(flight_that_cannot_be_written_stops_nobody)
 {
 	struct covey_config config = harness_config("flight-none", RANKS);
 
 	config.flight = "/nonexistent";
 	harness_threads(&config, nothing_served, NULL);
 }
-END_TEST
 
 /* A process with the number 1, as in a container, that keeps a record until @end is closed, and then closes it. */
 struct container {
@@ -446,7 +438,7 @@ static int count_files(int clear)
 	return count;
 }
 
-START_TEST(flight_of_containers_with_one_directory_is_of_each)
+TEST(flight_of_containers_with_one_directory_is_of_each)
 {
 	const struct cvy_config config = { .flight = dir, .group = (char[]){ "g" } };
 	struct container one, two;
@@ -467,10 +459,9 @@ START_TEST(flight_of_containers_with_one_directory_is_of_each)
 	}
 	remove_dir();
 }
-END_TEST
 
 /* A file that has taken the place of ours is not ours. */
-START_TEST(flight_of_another_is_not_removed)
+TEST(flight_of_another_is_not_removed)
 {
 	const struct cvy_config config = { .flight = dir, .group = (char[]){ "g" } };
 	struct cvy_recorder *r;
@@ -497,7 +488,6 @@ START_TEST(flight_of_another_is_not_removed)
 	ck_assert_int_eq(count_files(1), 1);
 	remove_dir();
 }
-END_TEST
 
 /* A metric that has this name; the first number of a beat is a time, without a name. */
 static int is_metric(const char *wanted)
@@ -514,7 +504,7 @@ static int is_metric(const char *wanted)
 	return !*wanted;
 }
 
-START_TEST(beat_tells_metrics_as_whole_numbers)
+TEST(beat_tells_metrics_as_whole_numbers)
 {
 	struct cvy_flight *page = aligned_alloc(64, sizeof(*page));
 	char text[CVY_BEAT_TEXT];
@@ -540,24 +530,8 @@ START_TEST(beat_tells_metrics_as_whole_numbers)
 	ck_assert_str_eq(strrchr(text, ','), ",18446744073709551");
 	free(page);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/metrics");
-	TCase *tests = tcase_create("metrics");
-
-	tcase_add_test(tests, metrics_are_served_at_a_unix_socket);
-	tcase_add_test(tests, metrics_take_the_socket_of_the_dead_and_leave_that_of_the_living);
-	tcase_add_test(tests, metrics_that_cannot_be_served_stop_nobody);
-	tcase_add_test(tests, metrics_are_not_held_by_the_child_of_a_fork);
-	tcase_add_test(tests, metrics_are_served_at_a_port_for_each_rank);
-	tcase_add_test(tests, flight_is_found_in_the_process);
-	tcase_add_test(tests, flight_is_found_in_a_directory);
-	tcase_add_test(tests, flight_of_containers_with_one_directory_is_of_each);
-	tcase_add_test(tests, flight_of_another_is_not_removed);
-	tcase_add_test(tests, flight_that_cannot_be_written_stops_nobody);
-	tcase_add_test(tests, beat_tells_metrics_as_whole_numbers);
-	suite_add_tcase(suite, tests);
-	return harness_main(suite);
+	return harness_main(SUITE(.name = "collectives/metrics"));
 }

@@ -283,7 +283,7 @@ static void run_all(struct member *m)
 }
 
 /* _i: 2 to 4 ranks; by memory, sockets, or on two hosts */
-START_TEST(calls_that_do_not_match_are_found)
+TEST_LOOP(calls_that_do_not_match_are_found, 0, 9)
 {
 	int n = 2 + _i % 3, way = _i / 3;
 	struct covey_config config = harness_config("mismatch", n);
@@ -294,7 +294,6 @@ START_TEST(calls_that_do_not_match_are_found)
 	pthread_barrier_init(&t.together, NULL, (unsigned)n);
 	harness_threads_on(&config, run_all, &t, way == 2 ? 2 : 0);
 }
-END_TEST
 
 /* ---- roots that hear of nobody ---- */
 
@@ -324,7 +323,7 @@ static void run_stream(struct member *m)
 	must(!err && sum == m->n && res.seq == STREAM + 1, "rank %d goes on with %s", m->rank, covey_strerror(err));
 }
 
-START_TEST(streams_of_broadcasts_are_found_too)
+TEST_LOOP(streams_of_broadcasts_are_found_too, 0, 2)
 {
 	struct covey_config config = harness_config("streams", 3);
 	struct table t = { .both = 0 };
@@ -333,7 +332,6 @@ START_TEST(streams_of_broadcasts_are_found_too)
 	pthread_barrier_init(&t.together, NULL, 3);
 	harness_threads(&config, run_stream, &t);
 }
-END_TEST
 
 /* Each calls itself the root, always: nobody waits for anybody but for room. */
 static void run_kings(struct member *m)
@@ -359,7 +357,7 @@ static void run_kings(struct member *m)
 	must(!err && sum == m->n && res.seq == STREAM + 2, "rank %d goes on with %s", m->rank, covey_strerror(err));
 }
 
-START_TEST(roots_that_wait_for_nobody_are_found_within_the_slots)
+TEST_LOOP(roots_that_wait_for_nobody_are_found_within_the_slots, 0, 2)
 {
 	struct covey_config config = harness_config("kings", 3);
 	struct table t = { .both = 0 };
@@ -368,7 +366,6 @@ START_TEST(roots_that_wait_for_nobody_are_found_within_the_slots)
 	pthread_barrier_init(&t.together, NULL, 3);
 	harness_threads(&config, run_kings, &t);
 }
-END_TEST
 
 /* ---- what one rank alone can see ---- */
 
@@ -425,24 +422,14 @@ static void run_refused(struct member *m)
 	     "rank %d: number %llu", m->rank, (unsigned long long)res.seq);
 }
 
-START_TEST(what_one_rank_can_see_is_refused_at_once)
+TEST(what_one_rank_can_see_is_refused_at_once)
 {
 	struct covey_config config = harness_config("refused", 2);
 
 	harness_threads(&config, run_refused, NULL);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/mismatch");
-	TCase *tc = tcase_create("mismatch");
-
-	tcase_set_timeout(tc, 240);
-	tcase_add_loop_test(tc, calls_that_do_not_match_are_found, 0, 9);
-	tcase_add_loop_test(tc, streams_of_broadcasts_are_found_too, 0, 2);
-	tcase_add_loop_test(tc, roots_that_wait_for_nobody_are_found_within_the_slots, 0, 2);
-	tcase_add_test(tc, what_one_rank_can_see_is_refused_at_once);
-	suite_add_tcase(suite, tc);
-	return harness_main(suite);
+	return harness_main(SUITE(.name = "collectives/mismatch", .timeout_s = 240));
 }

@@ -321,7 +321,7 @@ static void end_all(const struct values *v, struct covey_config *config)
 	SAME((covey_close(v->group), 0));
 }
 
-START_TEST(null_instead_of_any_pointer_is_refused_or_welcome)
+TEST(null_instead_of_any_pointer_is_refused_or_welcome)
 {
 	struct covey_config config = harness_config("null", 1);
 	struct values v = fill(&config);
@@ -339,7 +339,6 @@ START_TEST(null_instead_of_any_pointer_is_refused_or_welcome)
 	     (long)value);
 	end_all(&v, &config);
 }
-END_TEST
 
 /* ---- pointers in structs of arguments ---- */
 
@@ -380,7 +379,7 @@ static const struct {
 #undef CALL
 };
 
-START_TEST(null_in_a_struct_of_arguments_faults_nowhere)
+TEST(null_in_a_struct_of_arguments_faults_nowhere)
 {
 	struct covey_config config = harness_config("fields", 1);
 	struct values v = fill(&config);
@@ -401,7 +400,6 @@ START_TEST(null_in_a_struct_of_arguments_faults_nowhere)
 	must(!covey_barrier(v.group, NULL, NULL), "the group");
 	covey_close(v.group);
 }
-END_TEST
 
 /* ---- a join that fails ---- */
 
@@ -416,7 +414,7 @@ static void keep_line(void *ctx, int level, const char *line)
 		snprintf(lines + used, sizeof(lines) - used, "%s\n", line);
 }
 
-START_TEST(a_failed_join_says_why_at_level_error_and_gives_no_handle)
+TEST(a_failed_join_says_why_at_level_error_and_gives_no_handle)
 {
 	struct covey_config config = harness_config("why", 2);
 	struct covey_group *group = (struct covey_group *)8;
@@ -436,16 +434,8 @@ START_TEST(a_failed_join_says_why_at_level_error_and_gives_no_handle)
 	ck_assert_msg(strstr(lines, info.cause) && strstr(lines, "error: join: group"), "%s", lines);
 	ck_assert_ptr_null(strstr(strstr(lines, "error: join") + 1, "error: join")); /* once */
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/null");
-	TCase *tc = tcase_create("null");
-
-	suite_add_tcase(suite, tc);
-	tcase_add_test(tc, null_instead_of_any_pointer_is_refused_or_welcome);
-	tcase_add_test(tc, null_in_a_struct_of_arguments_faults_nowhere);
-	tcase_add_test(tc, a_failed_join_says_why_at_level_error_and_gives_no_handle);
-	return harness_main(suite);
+	return harness_main(SUITE(.name = "collectives/null"));
 }

@@ -184,13 +184,12 @@ static void rank_fails(struct member *m)
 	covey_ep_destroy(ep);
 }
 
-START_TEST(outputs_are_written_only_on_success)
+TEST(outputs_are_written_only_on_success)
 {
 	struct covey_config config = harness_config("outputs", 2);
 
 	harness_threads(&config, rank_fails, NULL);
 }
-END_TEST
 
 /* ---- operations that took their place ---- */
 
@@ -285,21 +284,14 @@ static void operation_fails(struct member *m)
 	free(recv);
 }
 
-START_TEST(an_operation_that_fails_writes_what_it_receives_into_alone)
+TEST(an_operation_that_fails_writes_what_it_receives_into_alone)
 {
 	struct covey_config config = harness_config("failing", 3);
 
 	harness_threads(&config, operation_fails, NULL);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/outputs");
-	TCase *tests = tcase_create("outputs");
-
-	tcase_add_test(tests, outputs_are_written_only_on_success);
-	tcase_add_test(tests, an_operation_that_fails_writes_what_it_receives_into_alone);
-	suite_add_tcase(suite, tests);
-	return harness_main(suite);
+	return harness_main(SUITE(.name = "collectives/outputs"));
 }

@@ -150,15 +150,14 @@ static void forget(void)
 		free(t.e->spare[i]);
 }
 
-START_TEST(what_is_read_in_the_view_is_a_result)
+TEST(what_is_read_in_the_view_is_a_result)
 {
 	ck_assert(run(&reader, 1));
 	ck_assert_uint_eq(t.got, VALUE);
 	forget();
 }
-END_TEST
 
-START_TEST(what_is_read_when_the_others_are_in_a_later_view_is_none)
+TEST(what_is_read_when_the_others_are_in_a_later_view_is_none)
 {
 	t.stopped = 1;
 	ck_assert(!run(&reader, 1));
@@ -166,9 +165,8 @@ START_TEST(what_is_read_when_the_others_are_in_a_later_view_is_none)
 	ck_assert_uint_eq(t.e->done, 0);
 	forget();
 }
-END_TEST
 
-START_TEST(what_was_folded_of_a_later_view_is_not_announced)
+TEST(what_was_folded_of_a_later_view_is_not_announced)
 {
 	t.stopped = 1;
 	run(&folder, 2);
@@ -176,7 +174,6 @@ START_TEST(what_was_folded_of_a_later_view_is_not_announced)
 	ck_assert_uint_ne(t.e->here.own->second[1].tag, cvy_tag(1, 1));
 	forget();
 }
-END_TEST
 
 static int gives;
 
@@ -206,17 +203,15 @@ static int gives_when(int stopped)
 	return gives;
 }
 
-START_TEST(a_holder_gives_what_it_reads_in_the_view)
+TEST(a_holder_gives_what_it_reads_in_the_view)
 {
 	ck_assert_int_eq(gives_when(0), 1);
 }
-END_TEST
 
-START_TEST(a_holder_does_not_give_what_it_reads_of_a_later_view)
+TEST(a_holder_does_not_give_what_it_reads_of_a_later_view)
 {
 	ck_assert_int_eq(gives_when(1), 0);
 }
-END_TEST
 
 /* ---- a message ---- */
 
@@ -292,16 +287,15 @@ static struct cvy_pair *with_a_message(void)
 	return p;
 }
 
-START_TEST(a_message_of_the_view_arrives)
+TEST(a_message_of_the_view_arrives)
 {
 	struct cvy_pair *p = with_a_message();
 
 	ck_assert(receive(p));
 	ck_assert_uint_eq(t.got, VALUE);
 }
-END_TEST
 
-START_TEST(a_message_to_the_next_incarnation_does_not)
+TEST(a_message_to_the_next_incarnation_does_not)
 {
 	struct cvy_pair *p = with_a_message();
 
@@ -310,21 +304,8 @@ START_TEST(a_message_to_the_next_incarnation_does_not)
 	write_message(LATER);
 	ck_assert(!receive(p));
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/outrun");
-	TCase *outrun = tcase_create("outrun");
-
-	tcase_add_checked_fixture(outrun, set_up, tear_down);
-	tcase_add_test(outrun, what_is_read_in_the_view_is_a_result);
-	tcase_add_test(outrun, what_is_read_when_the_others_are_in_a_later_view_is_none);
-	tcase_add_test(outrun, what_was_folded_of_a_later_view_is_not_announced);
-	tcase_add_test(outrun, a_holder_gives_what_it_reads_in_the_view);
-	tcase_add_test(outrun, a_holder_does_not_give_what_it_reads_of_a_later_view);
-	tcase_add_test(outrun, a_message_of_the_view_arrives);
-	tcase_add_test(outrun, a_message_to_the_next_incarnation_does_not);
-	suite_add_tcase(suite, outrun);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "collectives/outrun", .setup = set_up, .teardown = tear_down));
 }

@@ -61,7 +61,7 @@ static const struct {
 	{ "barrier:4Q=flat", "an algorithm is needed" },
 };
 
-START_TEST(bad_text_is_refused_with_what_would_be_right)
+TEST_LOOP(bad_text_is_refused_with_what_would_be_right, 0, N(bad))
 {
 	struct cvy_engine *e = bare();
 	struct covey_error_info info;
@@ -71,9 +71,8 @@ START_TEST(bad_text_is_refused_with_what_would_be_right)
 	ck_assert_msg(strstr(info.cause, bad[_i].says) != NULL, "%s: %s", bad[_i].text, info.cause);
 	bare_free(e);
 }
-END_TEST
 
-START_TEST(as_many_rules_as_there_may_be)
+TEST(as_many_rules_as_there_may_be)
 {
 	struct cvy_engine *e = bare();
 	char text[1024] = "barrier=flat";
@@ -86,7 +85,6 @@ START_TEST(as_many_rules_as_there_may_be)
 	ck_assert_int_eq(cvy_plan_rules(e, text), COVEY_ERR_INVAL);
 	bare_free(e);
 }
-END_TEST
 
 static const char *taken(struct cvy_engine *e, const struct cvy_op_kind *kind, int ranks, int hosts, size_t bytes)
 {
@@ -106,7 +104,7 @@ static const char *taken(struct cvy_engine *e, const struct cvy_op_kind *kind, i
 	return a ? a->name : "none";
 }
 
-START_TEST(rules_hold_for_their_bytes_the_first_that_fits)
+TEST(rules_hold_for_their_bytes_the_first_that_fits)
 {
 	struct cvy_engine *e = bare();
 	const struct cvy_op_kind *kind = &cvy_op_allreduce;
@@ -124,9 +122,8 @@ START_TEST(rules_hold_for_their_bytes_the_first_that_fits)
 	ck_assert_str_eq(taken(e, &cvy_op_broadcast, 4, 2, 8), "twolevel");
 	bare_free(e);
 }
-END_TEST
 
-START_TEST(hosts_and_bytes_decide)
+TEST(hosts_and_bytes_decide)
 {
 	struct cvy_engine *e = bare();
 
@@ -144,7 +141,6 @@ START_TEST(hosts_and_bytes_decide)
 	ck_assert_str_eq(taken(e, &cvy_op_alltoall, 4, 2, 8), "none");
 	bare_free(e);
 }
-END_TEST
 
 /* ---- each of them, over hosts of all shapes ---- */
 
@@ -190,7 +186,7 @@ static void run_all(struct member *m)
 	pthread_barrier_wait(m->arg);
 }
 
-START_TEST(every_algorithm_gives_the_same_bits)
+TEST_LOOP(every_algorithm_gives_the_same_bits, 0, N(wishes) * N(shapes))
 {
 	const int *shape = shapes[_i / N(wishes)];
 	struct covey_config config = harness_config("plan", shape[0]);
@@ -202,7 +198,6 @@ START_TEST(every_algorithm_gives_the_same_bits)
 	harness_threads_on(&config, run_all, &end, shape[1]);
 	pthread_barrier_destroy(&end);
 }
-END_TEST
 
 /*
  * In two levels a rank does not see the first lines of all. What stands in the others is of earlier operations: here of
@@ -237,7 +232,7 @@ static void run_after_others(struct member *m)
 	pthread_barrier_wait(m->arg);
 }
 
-START_TEST(what_earlier_operations_left_in_lines_is_not_read)
+TEST_LOOP(what_earlier_operations_left_in_lines_is_not_read, 0, 6)
 {
 	static const char *const algo[] = { NULL, "allreduce=twolevel", "allreduce=chain" };
 	struct covey_config config = harness_config("left", 4 - _i / 3); /* three: one of them lives alone */
@@ -249,7 +244,6 @@ START_TEST(what_earlier_operations_left_in_lines_is_not_read)
 	harness_threads_on(&config, run_after_others, &end, -2);
 	pthread_barrier_destroy(&end);
 }
-END_TEST
 
 /*
  * Three on two hosts, then two on one: rank 0 has begun before the change, rank 1 calls after it. Bytes for which two
@@ -287,14 +281,13 @@ static void run_cut(struct member *m)
 	free(out);
 }
 
-START_TEST(a_call_begun_over_two_hosts_ends_on_one)
+TEST(a_call_begun_over_two_hosts_ends_on_one)
 {
 	struct covey_config config = harness_config("cut", 3);
 	int begun = 0;
 
 	harness_threads_on(&config, run_cut, &begun, -2);
 }
-END_TEST
 
 /* ---- what is shown, and what must be alike ---- */
 
@@ -313,7 +306,7 @@ static void run_explain(struct member *m)
 	pthread_barrier_wait(m->arg); /* who leaves is gone from the table */
 }
 
-START_TEST(explain_shows_what_is_taken)
+TEST(explain_shows_what_is_taken)
 {
 	struct covey_config config = harness_config("explain", 4);
 	pthread_barrier_t end;
@@ -323,7 +316,6 @@ START_TEST(explain_shows_what_is_taken)
 	harness_threads_on(&config, run_explain, &end, -2);
 	pthread_barrier_destroy(&end);
 }
-END_TEST
 
 struct odd {
 	struct covey_config config;
@@ -345,7 +337,7 @@ static void *join_oddly(void *arg)
 	return NULL;
 }
 
-START_TEST(ranks_that_want_different_algorithms_do_not_join)
+TEST(ranks_that_want_different_algorithms_do_not_join)
 {
 	struct odd odd[2];
 	pthread_t id[2];
@@ -362,9 +354,8 @@ START_TEST(ranks_that_want_different_algorithms_do_not_join)
 				      strstr(odd[r].info.cause, "barrier=flat in rank 1"),
 			      "rank %d: %s", r, odd[r].info.cause);
 }
-END_TEST
 
-START_TEST(bad_text_fails_the_join)
+TEST(bad_text_fails_the_join)
 {
 	struct covey_config config = harness_config("bad", 1);
 	struct covey_group *group = NULL;
@@ -375,7 +366,6 @@ START_TEST(bad_text_fails_the_join)
 	covey_last_error(NULL, &info);
 	ck_assert_ptr_nonnull(strstr(info.cause, "an algorithm is needed, of flat, twolevel"));
 }
-END_TEST
 
 /* ---- device memory ---- */
 
@@ -470,7 +460,7 @@ static int lists(const char *line, const char *name)
 	return 0;
 }
 
-START_TEST(forms_on_devices_are_those_of_launches)
+TEST_LOOP(forms_on_devices_are_those_of_launches, 0, N(on_device))
 {
 	char *text = NULL, line[200];
 	size_t bytes = 0;
@@ -510,7 +500,6 @@ START_TEST(forms_on_devices_are_those_of_launches)
 	fclose(from);
 	free(text);
 }
-END_TEST
 
 /* ---- dispatch and combine ---- */
 
@@ -562,7 +551,7 @@ static void check_ep_row(const struct handle *h, int size, int each, const char 
 		      want[0], want[1], row);
 }
 
-START_TEST(forms_of_dispatch_and_combine_are_those_of_handles)
+TEST_LOOP(forms_of_dispatch_and_combine_are_those_of_handles, 0, N(handles))
 {
 	const struct handle *h = &handles[_i];
 	char *text = NULL, row[200];
@@ -589,7 +578,6 @@ START_TEST(forms_of_dispatch_and_combine_are_those_of_handles)
 	fclose(from);
 	free(text);
 }
-END_TEST
 
 static const struct {
 	struct cvy_ep_shape_gpu shape;
@@ -611,7 +599,7 @@ static const struct {
 	{ { 64, 7168, 8, 64, 2, CVY_EP_INT8, 1, 32, 0, 2, 0, 1, 0, 0 }, 1, 0, "lines: rows of integers" },
 };
 
-START_TEST(why_rows_are_lines_is_said)
+TEST_LOOP(why_rows_are_lines_is_said, 0, N(reasons))
 {
 	struct cvy_ep_form f;
 	char text[80];
@@ -620,26 +608,8 @@ START_TEST(why_rows_are_lines_is_said)
 	cvy_device_ep_form(&reasons[_i].shape, reasons[_i].combine, &f, text, sizeof(text));
 	ck_assert_str_eq(text, reasons[_i].text);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/plan");
-	TCase *tc = tcase_create("plan");
-
-	tcase_add_loop_test(tc, bad_text_is_refused_with_what_would_be_right, 0, N(bad));
-	tcase_add_test(tc, as_many_rules_as_there_may_be);
-	tcase_add_test(tc, rules_hold_for_their_bytes_the_first_that_fits);
-	tcase_add_test(tc, hosts_and_bytes_decide);
-	tcase_add_loop_test(tc, every_algorithm_gives_the_same_bits, 0, N(wishes) * N(shapes));
-	tcase_add_loop_test(tc, what_earlier_operations_left_in_lines_is_not_read, 0, 6);
-	tcase_add_test(tc, a_call_begun_over_two_hosts_ends_on_one);
-	tcase_add_test(tc, explain_shows_what_is_taken);
-	tcase_add_loop_test(tc, forms_of_dispatch_and_combine_are_those_of_handles, 0, N(handles));
-	tcase_add_loop_test(tc, why_rows_are_lines_is_said, 0, N(reasons));
-	tcase_add_test(tc, ranks_that_want_different_algorithms_do_not_join);
-	tcase_add_test(tc, bad_text_fails_the_join);
-	tcase_add_loop_test(tc, forms_on_devices_are_those_of_launches, 0, N(on_device));
-	suite_add_tcase(suite, tc);
-	return harness_main(suite);
+	return harness_main(SUITE(.name = "collectives/plan"));
 }

@@ -339,26 +339,23 @@ static void deaths(int transport, int victims, int together)
 
 static const int transports[] = { COVEY_TRANSPORT_SHM, COVEY_TRANSPORT_TCP };
 
-START_TEST(survivors_of_a_kill_agree_on_every_operation)
+TEST_LOOP(survivors_of_a_kill_agree_on_every_operation, 0, 6)
 {
 	deaths(transports[_i % 2], 1, 0);
 }
-END_TEST
 
-START_TEST(survivors_of_two_kills_agree)
+TEST_LOOP(survivors_of_two_kills_agree, 0, 4)
 {
 	deaths(transports[_i % 2], 2, 0);
 }
-END_TEST
 
-START_TEST(a_death_during_recovery_from_another_is_survived)
+TEST_LOOP(a_death_during_recovery_from_another_is_survived, 0, 4)
 {
 	deaths(transports[_i % 2], 2, 1);
 }
-END_TEST
 
 /* A stopped rank is left out; when it goes on it learns so, and nothing it still writes is read. */
-START_TEST(a_stopped_rank_is_fenced)
+TEST_LOOP(a_stopped_rank_is_fenced, 0, 2)
 {
 	struct plan plan;
 	pid_t pid[4];
@@ -382,10 +379,9 @@ START_TEST(a_stopped_rank_is_fenced)
 	compare(&plan, 11, OPS - 1);
 	last_mask(&plan, 0, 11);
 }
-END_TEST
 
 /* Killed, then replaced under the same number: the others go on, and take the new one in at their safe point. */
-START_TEST(a_replacement_takes_the_place_of_the_dead)
+TEST_LOOP(a_replacement_takes_the_place_of_the_dead, 0, 2)
 {
 	struct plan plan;
 	uint64_t random = harness_seed(), joined;
@@ -409,9 +405,8 @@ START_TEST(a_replacement_takes_the_place_of_the_dead)
 	compare(&plan, 15, OPS - 1);
 	last_mask(&plan, 0, 15);
 }
-END_TEST
 
-START_TEST(a_group_of_two_grows_to_four)
+TEST_LOOP(a_group_of_two_grows_to_four, 0, 2)
 {
 	struct plan plan;
 	pid_t pid[4];
@@ -430,7 +425,6 @@ START_TEST(a_group_of_two_grows_to_four)
 	last_mask(&plan, 0, 15);
 	must(plan.shared->note[0][OPS - 1].size == 4, "size %d", plan.shared->note[0][OPS - 1].size);
 }
-END_TEST
 
 /* ---- retire and evict ---- */
 
@@ -495,21 +489,19 @@ static void take_out(const char *name, int retire, int transport)
 	compare(&plan, 3, plan.shared->at[0] < plan.shared->at[1] ? plan.shared->at[0] : plan.shared->at[1]);
 }
 
-START_TEST(a_retired_rank_goes)
+TEST_LOOP(a_retired_rank_goes, 0, 2)
 {
 	take_out("retire", 1, transports[_i]);
 }
-END_TEST
 
-START_TEST(an_evicted_rank_is_fenced)
+TEST_LOOP(an_evicted_rank_is_fenced, 0, 2)
 {
 	take_out("evict", 0, transports[_i]);
 }
-END_TEST
 
 /* ---- nothing stays behind ---- */
 
-START_TEST(nothing_stays_behind)
+TEST(nothing_stays_behind)
 {
 	struct plan plan;
 	char text[8192];
@@ -531,10 +523,9 @@ START_TEST(nothing_stays_behind)
 	keys = harness_keys(plan.config.group, text, sizeof(text)); /* the closed group, for a minute */
 	must(keys <= 1, "%d keys are left: %s", keys, text);
 }
-END_TEST
 
 /* A killed rank whose parent does not reap it is a zombie: dead all the same. */
-START_TEST(a_zombie_is_dead)
+TEST(a_zombie_is_dead)
 {
 	struct plan plan;
 	pid_t pid[3];
@@ -551,23 +542,8 @@ START_TEST(a_zombie_is_dead)
 	compare(&plan, 6, OPS - 1);
 	last_mask(&plan, 1, 6);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/processes");
-	TCase *tc = tcase_create("processes");
-
-	tcase_add_loop_test(tc, survivors_of_a_kill_agree_on_every_operation, 0, 6);
-	tcase_add_loop_test(tc, survivors_of_two_kills_agree, 0, 4);
-	tcase_add_loop_test(tc, a_death_during_recovery_from_another_is_survived, 0, 4);
-	tcase_add_loop_test(tc, a_stopped_rank_is_fenced, 0, 2);
-	tcase_add_loop_test(tc, a_replacement_takes_the_place_of_the_dead, 0, 2);
-	tcase_add_loop_test(tc, a_group_of_two_grows_to_four, 0, 2);
-	tcase_add_loop_test(tc, a_retired_rank_goes, 0, 2);
-	tcase_add_loop_test(tc, an_evicted_rank_is_fenced, 0, 2);
-	tcase_add_test(tc, nothing_stays_behind);
-	tcase_add_test(tc, a_zombie_is_dead);
-	suite_add_tcase(suite, tc);
-	return harness_main(suite);
+	return harness_main(SUITE(.name = "collectives/processes"));
 }

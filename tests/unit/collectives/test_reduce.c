@@ -79,7 +79,7 @@ static void one(struct room *room, int n, size_t count, int dtype, int redop)
 	}
 }
 
-START_TEST(reduce_is_a_left_fold_of_every_type)
+TEST_LOOP(reduce_is_a_left_fold_of_every_type, 0, 3 * (int)DTYPES)
 {
 	const struct cvy_reduce_table *table = cvy_reduce_find(isas[_i % 3]);
 	int dtype = dtypes[_i / 3];
@@ -95,7 +95,6 @@ START_TEST(reduce_is_a_left_fold_of_every_type)
 				one(&room, sources[s], counts[c], dtype, redop);
 	room_close(&room);
 }
-END_TEST
 
 /* Numbers where CPUs could differ: every kind of NaN, infinities, zeros of both signs, denormals, ties. */
 static uint64_t odd_bits(uint64_t h, size_t elem)
@@ -125,7 +124,7 @@ static void fill_odd(uint8_t *at, size_t count, size_t elem, uint64_t seed)
 	}
 }
 
-START_TEST(instruction_sets_give_the_same_bits)
+TEST_LOOP(instruction_sets_give_the_same_bits, 0, 2 * (int)DTYPES)
 {
 	const struct cvy_reduce_table *table = cvy_reduce_find(isas[1 + _i % 2]);
 	int dtype = dtypes[_i / 2];
@@ -154,10 +153,9 @@ START_TEST(instruction_sets_give_the_same_bits)
 		}
 	room_close(&room);
 }
-END_TEST
 
 /* All of f16, and of f32 those near everything that f16 has. The CPU's own conversions say what is right. */
-START_TEST(f16_converts_as_the_cpu_does)
+TEST(f16_converts_as_the_cpu_does)
 {
 	const struct cvy_reduce_table *table = cvy_reduce_find("avx2");
 	uint16_t in[8], out[8];
@@ -189,10 +187,9 @@ START_TEST(f16_converts_as_the_cpu_does)
 		}
 	}
 }
-END_TEST
 
 /* All of f16, in a row whose end is no whole vector, and at an odd address. */
-START_TEST(rows_of_f16_are_weighed_alike)
+TEST_LOOP(rows_of_f16_are_weighed_alike, 0, 3)
 {
 	enum { N = 65536 - 5 };
 	const struct cvy_reduce_table *table = cvy_reduce_find(isas[_i % 3]);
@@ -217,9 +214,8 @@ START_TEST(rows_of_f16_are_weighed_alike)
 	free(row);
 	free(sum);
 }
-END_TEST
 
-START_TEST(f16_rounds_to_nearest_even)
+TEST(f16_rounds_to_nearest_even)
 {
 	ck_assert_uint_eq(cvy_f32_f16(1.0f), 0x3c00);
 	ck_assert_uint_eq(cvy_f32_f16(1.0f + 0x1p-11f), 0x3c00); /* tie, even below */
@@ -234,10 +230,9 @@ START_TEST(f16_rounds_to_nearest_even)
 	ck_assert(cvy_f16_f32(0xc000) == -2.0f);
 	ck_assert(isnan(cvy_f16_f32(0x7c01)));
 }
-END_TEST
 
 /* avg truncates towards zero; wide products wrap */
-START_TEST(integers_divide_and_wrap)
+TEST(integers_divide_and_wrap)
 {
 	int8_t a[3] = { -7, 100, -128 }, b[3] = { 0, 100, -128 }, out[3];
 	const void *src[2] = { a, b };
@@ -257,9 +252,8 @@ START_TEST(integers_divide_and_wrap)
 	cvy_reduce(&z, wide, 2, 1, COVEY_INT64, COVEY_MAX, 0);
 	ck_assert_uint_eq(z, 3);
 }
-END_TEST
 
-START_TEST(reduce_of_65_sources_sums_all)
+TEST(reduce_of_65_sources_sums_all)
 {
 	int32_t in[SOURCES], sum = 0, out;
 	const void *src[SOURCES];
@@ -274,9 +268,8 @@ START_TEST(reduce_of_65_sources_sums_all)
 	cvy_reduce(&out, src, SOURCES, 1, COVEY_INT32, COVEY_AVG, 0);
 	ck_assert_int_eq(out, sum / SOURCES);
 }
-END_TEST
 
-START_TEST(bf16_keeps_every_value)
+TEST(bf16_keeps_every_value)
 {
 	for (uint32_t h = 0; h < 65536; h++) {
 		uint16_t back = cvy_f32_bf16(cvy_bf16_f32((uint16_t)h)), in = (uint16_t)h, out;
@@ -288,7 +281,6 @@ START_TEST(bf16_keeps_every_value)
 		must(out == back, "%04x reduces to %04x", h, out);
 	}
 }
-END_TEST
 
 static uint16_t bf16_of_bits(uint32_t bits)
 {
@@ -298,7 +290,7 @@ static uint16_t bf16_of_bits(uint32_t bits)
 	return cvy_f32_bf16(f);
 }
 
-START_TEST(bf16_rounds_to_nearest_even)
+TEST(bf16_rounds_to_nearest_even)
 {
 	ck_assert_uint_eq(bf16_of_bits(0x3f808000), 0x3f80); /* tie, even below */
 	ck_assert_uint_eq(bf16_of_bits(0x3f818000), 0x3f82); /* tie, even above */
@@ -310,10 +302,9 @@ START_TEST(bf16_rounds_to_nearest_even)
 	ck_assert_uint_eq(bf16_of_bits(0x00000001), 0x0000);
 	ck_assert(bf16_of_bits(0x7f800001) & 0x7f); /* a NaN does not become infinity */
 }
-END_TEST
 
 /* bf16 sums are rounded once: 1 + 2^-8 + 2^-8 is 1 + 2^-7 through f32, 1 when rounded at every step */
-START_TEST(bf16_accumulates_in_f32)
+TEST(bf16_accumulates_in_f32)
 {
 	uint16_t in[3] = { 0x3f80, 0x3b80, 0x3b80 }, out;
 	const void *src[3] = { &in[0], &in[1], &in[2] };
@@ -321,7 +312,6 @@ START_TEST(bf16_accumulates_in_f32)
 	cvy_reduce(&out, src, 3, 1, COVEY_BFLOAT16, COVEY_SUM, 0);
 	ck_assert_uint_eq(out, 0x3f81);
 }
-END_TEST
 
 static float fold2(float a, float b, int redop)
 {
@@ -341,7 +331,7 @@ static double fold2d(double a, double b, int redop)
 	return out;
 }
 
-START_TEST(min_and_max_of_a_nan_and_a_number_are_the_number)
+TEST(min_and_max_of_a_nan_and_a_number_are_the_number)
 {
 	for (int op = COVEY_MAX; op <= COVEY_MIN; op++) {
 		ck_assert(fold2(NAN, 2, op) == 2);
@@ -354,9 +344,8 @@ START_TEST(min_and_max_of_a_nan_and_a_number_are_the_number)
 	ck_assert(isnan(fold2(NAN, 2, COVEY_SUM)));
 	ck_assert(isnan(fold2(2, NAN, COVEY_AVG)));
 }
-END_TEST
 
-START_TEST(zeros_keep_the_sign_of_the_first)
+TEST(zeros_keep_the_sign_of_the_first)
 {
 	ck_assert(signbit(fold2(-0.0f, -0.0f, COVEY_SUM)));
 	ck_assert(!signbit(fold2(-0.0f, 0.0f, COVEY_SUM)));
@@ -364,9 +353,8 @@ START_TEST(zeros_keep_the_sign_of_the_first)
 	ck_assert(!signbit(fold2(0.0f, -0.0f, COVEY_MIN)));
 	ck_assert(signbit(fold2d(-0.0, 0.0, COVEY_MAX)));
 }
-END_TEST
 
-START_TEST(unknown_types_and_operations_are_known_as_such)
+TEST(unknown_types_and_operations_are_known_as_such)
 {
 	for (int d = -20; d < 40; d++) {
 		int known = 0;
@@ -378,26 +366,8 @@ START_TEST(unknown_types_and_operations_are_known_as_such)
 		ck_assert_int_eq(cvy_redop_known(d), d >= 0 && d <= 4);
 	}
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/reduce");
-	TCase *tc = tcase_create("reduce");
-
-	tcase_add_loop_test(tc, reduce_is_a_left_fold_of_every_type, 0, 3 * (int)DTYPES);
-	tcase_add_loop_test(tc, instruction_sets_give_the_same_bits, 0, 2 * (int)DTYPES);
-	tcase_add_test(tc, f16_converts_as_the_cpu_does);
-	tcase_add_loop_test(tc, rows_of_f16_are_weighed_alike, 0, 3);
-	tcase_add_test(tc, f16_rounds_to_nearest_even);
-	tcase_add_test(tc, integers_divide_and_wrap);
-	tcase_add_test(tc, reduce_of_65_sources_sums_all);
-	tcase_add_test(tc, bf16_keeps_every_value);
-	tcase_add_test(tc, bf16_rounds_to_nearest_even);
-	tcase_add_test(tc, bf16_accumulates_in_f32);
-	tcase_add_test(tc, min_and_max_of_a_nan_and_a_number_are_the_number);
-	tcase_add_test(tc, zeros_keep_the_sign_of_the_first);
-	tcase_add_test(tc, unknown_types_and_operations_are_known_as_such);
-	suite_add_tcase(suite, tc);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "collectives/reduce"));
 }

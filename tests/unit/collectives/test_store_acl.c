@@ -200,7 +200,7 @@ static const char *store_of_user(void)
 	return text;
 }
 
-START_TEST(the_documented_permissions_are_enough_and_each_is_missed_by_name)
+TEST(the_documented_permissions_are_enough_and_each_is_missed_by_name)
 {
 	char text[600], *rest = text, *word, want[80];
 
@@ -222,9 +222,8 @@ START_TEST(the_documented_permissions_are_enough_and_each_is_missed_by_name)
 	}
 	server_stop();
 }
-END_TEST
 
-START_TEST(a_command_that_is_renamed_is_named)
+TEST_LOOP(a_command_that_is_renamed_is_named, 0, 6)
 {
 	static const char *const commands[] = { "EVALSHA", "EVAL", "INFO", "SUBSCRIBE", "PUBLISH", "HSET" };
 
@@ -238,15 +237,8 @@ START_TEST(a_command_that_is_renamed_is_named)
 	     "%s: %s", commands[_i], lines);
 	server_stop();
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/store_acl");
-	TCase *tc = tcase_create("acl");
-
-	suite_add_tcase(suite, tc);
-	tcase_add_test(tc, the_documented_permissions_are_enough_and_each_is_missed_by_name);
-	tcase_add_loop_test(tc, a_command_that_is_renamed_is_named, 0, 6);
-	return harness_main(suite);
+	return harness_main(SUITE(.name = "collectives/store_acl"));
 }

@@ -171,23 +171,21 @@ static void ended(struct member *m)
 	m->no_leave = 1;
 }
 
-START_TEST(a_refused_call_has_no_number)
+TEST(a_refused_call_has_no_number)
 {
 	struct covey_config config = harness_config("refused", 1);
 
 	harness_threads(&config, refused, NULL);
 }
-END_TEST
 
-START_TEST(an_operation_that_failed_has_its_number)
+TEST(an_operation_that_failed_has_its_number)
 {
 	struct covey_config config = harness_config("failed", 1);
 
 	harness_threads(&config, failed, NULL);
 }
-END_TEST
 
-START_TEST(an_operation_that_is_waited_for_again_keeps_its_number)
+TEST(an_operation_that_is_waited_for_again_keeps_its_number)
 {
 	struct covey_config config = harness_config("under_way", 2);
 	pthread_barrier_t together;
@@ -195,25 +193,15 @@ START_TEST(an_operation_that_is_waited_for_again_keeps_its_number)
 	pthread_barrier_init(&together, NULL, 2);
 	harness_threads(&config, under_way, &together);
 }
-END_TEST
 
-START_TEST(a_handle_that_ended_counts_nothing)
+TEST(a_handle_that_ended_counts_nothing)
 {
 	struct covey_config config = harness_config("ended", 1);
 
 	harness_threads(&config, ended, NULL);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/turns");
-	TCase *tc = tcase_create("turns");
-
-	tcase_add_test(tc, a_refused_call_has_no_number);
-	tcase_add_test(tc, an_operation_that_failed_has_its_number);
-	tcase_add_test(tc, an_operation_that_is_waited_for_again_keeps_its_number);
-	tcase_add_test(tc, a_handle_that_ended_counts_nothing);
-	suite_add_tcase(suite, tc);
-	return harness_main(suite);
+	return harness_main(SUITE(.name = "collectives/turns"));
 }

@@ -57,14 +57,13 @@ static void run_in_flight(struct member *m)
 	}
 }
 
-START_TEST(works_complete_in_any_order_of_waiting)
+TEST_LOOP(works_complete_in_any_order_of_waiting, 0, 2)
 {
 	struct covey_config config = harness_config("flight", 4);
 
 	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, run_in_flight, NULL);
 }
-END_TEST
 
 /* Nobody waits: the progress thread alone brings the operations to their end. */
 static void run_tested(struct member *m)
@@ -89,14 +88,13 @@ static void run_tested(struct member *m)
 	}
 }
 
-START_TEST(works_go_on_when_nobody_waits)
+TEST_LOOP(works_go_on_when_nobody_waits, 0, 2)
 {
 	struct covey_config config = harness_config("tested", 3);
 
 	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, run_tested, NULL);
 }
-END_TEST
 
 /* ---- two groups ---- */
 
@@ -128,13 +126,12 @@ static void run_two_groups(struct member *m)
 	covey_close(group[1]);
 }
 
-START_TEST(groups_do_not_wait_for_each_other)
+TEST(groups_do_not_wait_for_each_other)
 {
 	struct covey_config config = harness_config("first", 3), second = harness_config("second", 3);
 
 	harness_threads(&config, run_two_groups, &second);
 }
-END_TEST
 
 /* ---- deadlines, early free ---- */
 
@@ -171,7 +168,7 @@ static void run_deadline(struct member *m)
 	covey_work_free(work);
 }
 
-START_TEST(a_wait_that_times_out_may_be_taken_up_again)
+TEST_LOOP(a_wait_that_times_out_may_be_taken_up_again, 0, 2)
 {
 	struct covey_config config = harness_config("deadline", 3);
 	struct hold hold = { 0 };
@@ -179,7 +176,6 @@ START_TEST(a_wait_that_times_out_may_be_taken_up_again)
 	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, run_deadline, &hold);
 }
-END_TEST
 
 static void run_sliced(struct member *m)
 {
@@ -216,7 +212,7 @@ static void run_sliced(struct member *m)
 	must(left == m->n, "sum %lld", (long long)left);
 }
 
-START_TEST(a_blocking_call_that_takes_a_slice_may_be_taken_up_again)
+TEST_LOOP(a_blocking_call_that_takes_a_slice_may_be_taken_up_again, 0, 2)
 {
 	struct covey_config config = harness_config("slice", 3);
 	struct hold hold = { 0 };
@@ -224,7 +220,6 @@ START_TEST(a_blocking_call_that_takes_a_slice_may_be_taken_up_again)
 	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, run_sliced, &hold);
 }
-END_TEST
 
 static void run_freed(struct member *m)
 {
@@ -243,14 +238,13 @@ static void run_freed(struct member *m)
 	covey_work_free(NULL);
 }
 
-START_TEST(a_freed_work_goes_on)
+TEST(a_freed_work_goes_on)
 {
 	struct covey_config config = harness_config("freed", 3);
 	struct hold hold = { 0 };
 
 	harness_threads(&config, run_freed, &hold);
 }
-END_TEST
 
 /* ---- abort, close ---- */
 
@@ -298,7 +292,7 @@ static void run_abort(struct member *m)
 	__atomic_store_n(&hold->word, 1, __ATOMIC_RELEASE);
 }
 
-START_TEST(abort_makes_waits_return)
+TEST_LOOP(abort_makes_waits_return, 0, 2)
 {
 	struct covey_config config = harness_config("abort", 2);
 	struct hold hold = { 0 };
@@ -306,7 +300,6 @@ START_TEST(abort_makes_waits_return)
 	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, run_abort, &hold);
 }
-END_TEST
 
 /* Close without leave is a death to the peers: they go on without the rank. */
 static void run_close(struct member *m)
@@ -328,28 +321,15 @@ static void run_close(struct member *m)
 	}
 }
 
-START_TEST(close_without_leave_is_a_death)
+TEST_LOOP(close_without_leave_is_a_death, 0, 2)
 {
 	struct covey_config config = harness_config("close", 3);
 
 	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, run_close, NULL);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/works");
-	TCase *tc = tcase_create("works");
-
-	tcase_add_loop_test(tc, works_complete_in_any_order_of_waiting, 0, 2);
-	tcase_add_loop_test(tc, works_go_on_when_nobody_waits, 0, 2);
-	tcase_add_test(tc, groups_do_not_wait_for_each_other);
-	tcase_add_loop_test(tc, a_wait_that_times_out_may_be_taken_up_again, 0, 2);
-	tcase_add_loop_test(tc, a_blocking_call_that_takes_a_slice_may_be_taken_up_again, 0, 2);
-	tcase_add_test(tc, a_freed_work_goes_on);
-	tcase_add_loop_test(tc, abort_makes_waits_return, 0, 2);
-	tcase_add_loop_test(tc, close_without_leave_is_a_death, 0, 2);
-	suite_add_tcase(suite, tc);
-	return harness_main(suite);
+	return harness_main(SUITE(.name = "collectives/works"));
 }

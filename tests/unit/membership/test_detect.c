@@ -168,7 +168,7 @@ static void no_tick(void *ctx, uint64_t now_ns)
 
 static const int never_ms = 10000;
 
-START_TEST(killed_peer_is_proven_by_its_word_without_a_tick)
+TEST(killed_peer_is_proven_by_its_word_without_a_tick)
 {
 	be_born(1, sleeper);
 	pages[1].pid = 0; /* no pidfd and no /proc: nothing else can tell */
@@ -180,9 +180,8 @@ START_TEST(killed_peer_is_proven_by_its_word_without_a_tick)
 	pass(1000);
 	ck_assert_int_eq(seen[1], 1);
 }
-END_TEST
 
-START_TEST(every_watcher_of_a_word_is_woken)
+TEST(every_watcher_of_a_word_is_woken)
 {
 	struct cvy_detect *others[3];
 
@@ -200,9 +199,8 @@ START_TEST(every_watcher_of_a_word_is_woken)
 	for (int i = 0; i < 3; i++)
 		cvy_detect_free(others[i]);
 }
-END_TEST
 
-START_TEST(proof_is_told_again_to_a_view_that_still_lists_the_dead)
+TEST(proof_is_told_again_to_a_view_that_still_lists_the_dead)
 {
 	be_born(1, sleeper);
 	begin(HANG_MS);
@@ -218,7 +216,6 @@ START_TEST(proof_is_told_again_to_a_view_that_still_lists_the_dead)
 	pass(500);
 	ck_assert_int_eq(seen[1], 2);
 }
-END_TEST
 
 static void *thread_rank(void *arg)
 {
@@ -227,7 +224,7 @@ static void *thread_rank(void *arg)
 	return NULL; /* with the word held */
 }
 
-START_TEST(rank_in_a_thread_of_this_process_dies_with_its_thread)
+TEST(rank_in_a_thread_of_this_process_dies_with_its_thread)
 {
 	int gate[2];
 	pthread_t thread;
@@ -245,9 +242,8 @@ START_TEST(rank_in_a_thread_of_this_process_dies_with_its_thread)
 	ck_assert_int_eq(source[2], CVY_SOURCE_ROBUST);
 	pthread_join(thread, NULL);
 }
-END_TEST
 
-START_TEST(stopped_peer_is_suspect_at_the_bound_and_not_before)
+TEST(stopped_peer_is_suspect_at_the_bound_and_not_before)
 {
 	be_born(1, sleeper);
 	begin(HANG_MS);
@@ -260,9 +256,8 @@ START_TEST(stopped_peer_is_suspect_at_the_bound_and_not_before)
 	ck_assert_int_eq(seen[1], 1);
 	ck_assert_int_eq(source[1], CVY_SOURCE_STOPPED);
 }
-END_TEST
 
-START_TEST(beat_clears_the_silence)
+TEST(beat_clears_the_silence)
 {
 	be_born(1, sleeper);
 	begin(HANG_MS);
@@ -274,9 +269,8 @@ START_TEST(beat_clears_the_silence)
 	ck_assert_int_eq(total, 0);
 	ck_assert(!cvy_detect_late(detect));
 }
-END_TEST
 
-START_TEST(sleeping_peer_without_a_beat_hangs)
+TEST(sleeping_peer_without_a_beat_hangs)
 {
 	be_born(1, sleeper);
 	wait_for_state(1, CVY_PROC_SLEEPING);
@@ -286,9 +280,8 @@ START_TEST(sleeping_peer_without_a_beat_hangs)
 	pass(BEAT_MS);
 	ck_assert_int_eq(source[1], CVY_SOURCE_HEARTBEAT);
 }
-END_TEST
 
-START_TEST(runnable_peer_has_four_times_as_long)
+TEST(runnable_peer_has_four_times_as_long)
 {
 	be_born(1, spinner);
 	wait_for_state(1, CVY_PROC_RUNNING);
@@ -298,9 +291,8 @@ START_TEST(runnable_peer_has_four_times_as_long)
 	pass(BEAT_MS);
 	ck_assert_int_eq(source[1], CVY_SOURCE_HEARTBEAT);
 }
-END_TEST
 
-START_TEST(no_bound_means_no_suspicion_of_silence)
+TEST(no_bound_means_no_suspicion_of_silence)
 {
 	be_born(1, sleeper);
 	begin(-1);
@@ -310,9 +302,8 @@ START_TEST(no_bound_means_no_suspicion_of_silence)
 	ck_assert_int_eq(total, 0);
 	ck_assert(!cvy_detect_late(detect));
 }
-END_TEST
 
-START_TEST(starved_observer_blames_nobody)
+TEST(starved_observer_blames_nobody)
 {
 	be_born(1, sleeper);
 	begin(HANG_MS);
@@ -332,9 +323,8 @@ START_TEST(starved_observer_blames_nobody)
 	}
 	ck_assert_int_ge(seen[1], 1);
 }
-END_TEST
 
-START_TEST(reused_pid_is_not_taken_for_the_peer)
+TEST(reused_pid_is_not_taken_for_the_peer)
 {
 	struct cvy_proc proc;
 
@@ -353,9 +343,8 @@ START_TEST(reused_pid_is_not_taken_for_the_peer)
 	pass(BEAT_MS);
 	ck_assert_int_eq(source[1], CVY_SOURCE_HEARTBEAT);
 }
-END_TEST
 
-START_TEST(page_of_another_incarnation_is_not_looked_at)
+TEST(page_of_another_incarnation_is_not_looked_at)
 {
 	be_born(1, sleeper);
 	begin(HANG_MS);
@@ -363,9 +352,8 @@ START_TEST(page_of_another_incarnation_is_not_looked_at)
 	pass(1000);
 	ck_assert_int_eq(total, 0);
 }
-END_TEST
 
-START_TEST(pidfd_proves_a_death_that_no_word_tells)
+TEST(pidfd_proves_a_death_that_no_word_tells)
 {
 	pid_t pid = fork();
 
@@ -384,7 +372,6 @@ START_TEST(pidfd_proves_a_death_that_no_word_tells)
 	cvy_loop_run(loop, no_tick, NULL, &never_ms);
 	ck_assert_int_eq(source[1], CVY_SOURCE_PIDFD);
 }
-END_TEST
 
 static void *beat_on(void *arg)
 {
@@ -399,7 +386,7 @@ static void *beat_on(void *arg)
 	return NULL;
 }
 
-START_TEST(zombie_leader_with_a_living_agent_is_alive)
+TEST(zombie_leader_with_a_living_agent_is_alive)
 {
 	struct cvy_proc proc;
 	pid_t pid = fork();
@@ -431,9 +418,8 @@ START_TEST(zombie_leader_with_a_living_agent_is_alive)
 	}
 	ck_assert_int_eq(total, 0);
 }
-END_TEST
 
-START_TEST(large_host_monitors_the_next_eight_of_the_ring)
+TEST(large_host_monitors_the_next_eight_of_the_ring)
 {
 	for (int rank = 1; rank < RANKS; rank++) {
 		pages[rank].pid = 0;
@@ -447,30 +433,8 @@ START_TEST(large_host_monitors_the_next_eight_of_the_ring)
 		ck_assert_int_eq(seen[rank], rank > 20 || (rank >= 1 && rank <= 4));
 	ck_assert_int_eq(total, 7); /* 21 22 23, 0 (alive), 1 2 3 4 */
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("membership/detect");
-	TCase *tc = tcase_create("detect");
-
-	suite_add_tcase(suite, tc);
-	tcase_set_timeout(tc, 60);
-	tcase_add_checked_fixture(tc, setup, teardown);
-	tcase_add_test(tc, killed_peer_is_proven_by_its_word_without_a_tick);
-	tcase_add_test(tc, every_watcher_of_a_word_is_woken);
-	tcase_add_test(tc, proof_is_told_again_to_a_view_that_still_lists_the_dead);
-	tcase_add_test(tc, rank_in_a_thread_of_this_process_dies_with_its_thread);
-	tcase_add_test(tc, stopped_peer_is_suspect_at_the_bound_and_not_before);
-	tcase_add_test(tc, beat_clears_the_silence);
-	tcase_add_test(tc, sleeping_peer_without_a_beat_hangs);
-	tcase_add_test(tc, runnable_peer_has_four_times_as_long);
-	tcase_add_test(tc, no_bound_means_no_suspicion_of_silence);
-	tcase_add_test(tc, starved_observer_blames_nobody);
-	tcase_add_test(tc, reused_pid_is_not_taken_for_the_peer);
-	tcase_add_test(tc, page_of_another_incarnation_is_not_looked_at);
-	tcase_add_test(tc, pidfd_proves_a_death_that_no_word_tells);
-	tcase_add_test(tc, zombie_leader_with_a_living_agent_is_alive);
-	tcase_add_test(tc, large_host_monitors_the_next_eight_of_the_ring);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "membership/detect", .setup = setup, .teardown = teardown, .timeout_s = 60));
 }

@@ -141,16 +141,15 @@ static void done(void)
 	g = NULL;
 }
 
-START_TEST(two_founders_form_a_view)
+TEST(two_founders_form_a_view)
 {
 	to_run();
 	ck_assert_int_eq(cvy_group_phase(g), CVY_PHASE_RUN);
 	ck_assert_ptr_nonnull(did(CVY_DO_THAW));
 	ck_assert_int_eq(did(CVY_DO_JOINED)->err, 0);
 }
-END_TEST
 
-START_TEST(nothing_is_acknowledged_before_fence_and_repair)
+TEST(nothing_is_acknowledged_before_fence_and_repair)
 {
 	to_learned();
 	ck_assert_ptr_nonnull(did(CVY_DO_LEARN));
@@ -161,9 +160,8 @@ START_TEST(nothing_is_acknowledged_before_fence_and_repair)
 	event(CVY_EV_REPAIRED, -1, 0, 1);
 	ck_assert_uint_ne(called("ack"), 0);
 }
-END_TEST
 
-START_TEST(an_open_change_freezes_then_reports)
+TEST(an_open_change_freezes_then_reports)
 {
 	to_run();
 	event(CVY_EV_SUSPECT, 1, 2, 0);
@@ -174,17 +172,15 @@ START_TEST(an_open_change_freezes_then_reports)
 	event(CVY_EV_FROZEN, -1, 0, 1);
 	ck_assert_uint_ne(called("report"), 0);
 }
-END_TEST
 
-START_TEST(a_suspect_of_another_incarnation_is_ignored)
+TEST(a_suspect_of_another_incarnation_is_ignored)
 {
 	to_run();
 	event(CVY_EV_SUSPECT, 1, 3, 0);
 	ck_assert_uint_eq(called("open"), 0);
 }
-END_TEST
 
-START_TEST(a_frozen_member_never_thaws_by_itself)
+TEST(a_frozen_member_never_thaws_by_itself)
 {
 	to_frozen();
 	answer("report", "WAIT" STATE("run", "1", "aa") "|wait|-"); /* the store forgot */
@@ -192,25 +188,22 @@ START_TEST(a_frozen_member_never_thaws_by_itself)
 	ck_assert_int_eq(cvy_group_phase(g), CVY_PHASE_FROZEN);
 	ck_assert_uint_ne(called("open"), 0);
 }
-END_TEST
 
-START_TEST(a_view_without_me_fences_me)
+TEST(a_view_without_me_fences_me)
 {
 	to_frozen();
 	answer("report", "COMMIT" STATE("inst", "2", "bb") VIEW("|m:1|2 0 b h", L1 "|l:2|bb 0 - -"));
 	ck_assert_int_eq(did(CVY_DO_STOP)->err, COVEY_ERR_FENCED);
 }
-END_TEST
 
-START_TEST(a_view_that_descends_from_a_rival_fences_me)
+TEST(a_view_that_descends_from_a_rival_fences_me)
 {
 	to_frozen();
 	answer("report", "COMMIT" STATE("inst", "2", "bb") VIEW("|m:0|1 0 a h", "|l:1|cc - - -|l:2|bb 1 - -"));
 	ck_assert_int_eq(did(CVY_DO_STOP)->err, COVEY_ERR_FENCED);
 }
-END_TEST
 
-START_TEST(a_commit_removes_the_dead)
+TEST(a_commit_removes_the_dead)
 {
 	to_run();
 	answer("peek", "OK|gid|g|life|" LIFE "|ph|run|epoch|1|vid|aa|rev|2"); /* no joiner any more */
@@ -223,10 +216,9 @@ START_TEST(a_commit_removes_the_dead)
 	event(CVY_EV_FENCED, -1, 0, 2);
 	ck_assert_ptr_nonnull(did(CVY_DO_DROP));
 }
-END_TEST
 
 /* An operator reads at the default level who is dead and why, and who is in. Members that leave are no warning. */
-START_TEST(a_view_says_who_is_gone_and_why)
+TEST(a_view_says_who_is_gone_and_why)
 {
 	static const struct {
 		int source;
@@ -259,9 +251,8 @@ START_TEST(a_view_says_who_is_gone_and_why)
 		done();
 	}
 }
-END_TEST
 
-START_TEST(a_newer_open_stops_repair_and_reports_again)
+TEST(a_newer_open_stops_repair_and_reports_again)
 {
 	to_learned();
 	event(CVY_EV_FENCED, -1, 0, 1);
@@ -271,10 +262,9 @@ START_TEST(a_newer_open_stops_repair_and_reports_again)
 	event(CVY_EV_REPAIRED, -1, 0, 1);
 	ck_assert_uint_eq(called("ack"), 0);
 }
-END_TEST
 
 /* The next view came while the answer was under way: to take it for this view's would cost ack_ms. */
-START_TEST(a_late_answer_to_an_older_ack_acknowledges_nothing)
+TEST(a_late_answer_to_an_older_ack_acknowledges_nothing)
 {
 	to_learned();
 	event(CVY_EV_FENCED, -1, 0, 1);
@@ -289,9 +279,8 @@ START_TEST(a_late_answer_to_an_older_ack_acknowledges_nothing)
 	answer("ack", "WAIT" STATE("inst", "2", "bb"));
 	ck_assert_uint_ne(called("ack"), 0); /* of the new view */
 }
-END_TEST
 
-START_TEST(a_relayed_call_is_made_directly_when_the_store_is_back)
+TEST(a_relayed_call_is_made_directly_when_the_store_is_back)
 {
 	to_run();
 	event(CVY_EV_STORE_DOWN, -1, 0, 0);
@@ -301,10 +290,9 @@ START_TEST(a_relayed_call_is_made_directly_when_the_store_is_back)
 	event(CVY_EV_STORE_UP, -1, 0, 0);
 	ck_assert_uint_ne(called("open"), 0);
 }
-END_TEST
 
 /* Its link stands for some milliseconds longer than it does. */
-START_TEST(the_dead_are_asked_to_relay_nothing)
+TEST(the_dead_are_asked_to_relay_nothing)
 {
 	struct cvy_event dead = { .kind = CVY_EV_SUSPECT, .rank = 1, .inc = 2, .source = CVY_SOURCE_ROBUST };
 
@@ -317,9 +305,8 @@ START_TEST(the_dead_are_asked_to_relay_nothing)
 	event(CVY_EV_FROZEN, -1, 0, 1);
 	ck_assert_uint_ne(called("report"), 0);
 }
-END_TEST
 
-START_TEST(gone_is_answered_with_hello)
+TEST(gone_is_answered_with_hello)
 {
 	to_frozen();
 	answer("report", "GONE");
@@ -328,9 +315,8 @@ START_TEST(gone_is_answered_with_hello)
 	ck_assert_ptr_null(did(CVY_DO_THAW));
 	ck_assert_uint_ne(called("open"), 0);
 }
-END_TEST
 
-START_TEST(a_mark_to_retire_outlives_the_store)
+TEST(a_mark_to_retire_outlives_the_store)
 {
 	to_run();
 	answer("peek", "OK|gid|g|life|" LIFE "|ph|run|epoch|1|vid|aa|rev|2|e:0|1 retire");
@@ -341,18 +327,16 @@ START_TEST(a_mark_to_retire_outlives_the_store)
 	answer("hello", "OK|gid|g|life|2.b|ph|run|epoch|1|vid|aa|rev|9" VIEW(TWO, L1));
 	ck_assert(cvy_group_retiring(g));
 }
-END_TEST
 
-START_TEST(a_late_reply_of_another_life_is_ignored)
+TEST(a_late_reply_of_another_life_is_ignored)
 {
 	to_frozen();
 	answer("report", "COMMIT|gid|g|life|0.z|ph|inst|epoch|2|vid|bb|rev|1" VIEW("|m:1|2 0 b h", L1));
 	ck_assert_ptr_null(did(CVY_DO_STOP));
 	ck_assert_int_eq(cvy_group_phase(g), CVY_PHASE_FROZEN);
 }
-END_TEST
 
-START_TEST(a_repeated_reply_changes_nothing)
+TEST(a_repeated_reply_changes_nothing)
 {
 	struct cvy_event e = { .kind = CVY_EV_REPLY, .rank = -1, .id = 1, .err = COVEY_ERR_TIMEOUT };
 
@@ -360,7 +344,6 @@ START_TEST(a_repeated_reply_changes_nothing)
 	step(&e);
 	ck_assert_int_eq(acts.count, 0);
 }
-END_TEST
 
 /* The other founder says that it has acknowledged the view. */
 static void acked(uint64_t vid)
@@ -392,7 +375,7 @@ static void until_the_store_is_told(void)
 	event(CVY_EV_TICK, -1, 0, 0);
 }
 
-START_TEST(members_go_on_when_all_have_said_that_they_acknowledged)
+TEST(members_go_on_when_all_have_said_that_they_acknowledged)
 {
 	to_direct();
 	ck_assert_int_eq(cvy_group_phase(g), CVY_PHASE_RUN);
@@ -403,9 +386,8 @@ START_TEST(members_go_on_when_all_have_said_that_they_acknowledged)
 	event(CVY_EV_TICK, -1, 0, 0);
 	ck_assert_uint_ne(called("ack"), 0);
 }
-END_TEST
 
-START_TEST(an_acknowledgement_of_another_view_does_not_count)
+TEST(an_acknowledgement_of_another_view_does_not_count)
 {
 	to_learned_as(VOTERS);
 	acked(0xaa); /* before we are as far */
@@ -417,10 +399,9 @@ START_TEST(an_acknowledgement_of_another_view_does_not_count)
 	answer("ack", "ACTIVE" STATE("run", "1", "aa"));
 	ck_assert_int_eq(cvy_group_phase(g), CVY_PHASE_RUN);
 }
-END_TEST
 
 /* A pending member, one without a vote, and a view that may be active elsewhere: the store alone says ACTIVE. */
-START_TEST(members_do_not_go_on_by_themselves_in_other_views)
+TEST_LOOP(members_do_not_go_on_by_themselves_in_other_views, 0, 3)
 {
 	static const char *const lines[] = { "|o:0|1", "|o:0|1|o:1|3", VOTERS "|u:1|0:1,1:2" };
 
@@ -430,9 +411,8 @@ START_TEST(members_do_not_go_on_by_themselves_in_other_views)
 	acked(0xaa);
 	ck_assert_int_eq(cvy_group_phase(g), CVY_PHASE_ACKED);
 }
-END_TEST
 
-START_TEST(a_view_without_a_name_is_not_acknowledged_by_silence)
+TEST(a_view_without_a_name_is_not_acknowledged_by_silence)
 {
 	struct cvy_group_args args = {
 		.rank = 0, .world = 2, .max_ranks = 4, .addr = "a", .host = "h", .nonce = 7, .seed = 1
@@ -449,7 +429,6 @@ START_TEST(a_view_without_a_name_is_not_acknowledged_by_silence)
 	event(CVY_EV_REPAIRED, -1, 0, 1);
 	ck_assert_int_eq(cvy_group_phase(g), CVY_PHASE_ACKED);
 }
-END_TEST
 
 static const char *flags_told(void)
 {
@@ -460,7 +439,7 @@ static const char *flags_told(void)
 }
 
 /* Else the votes of who was removed would be asked for still. */
-START_TEST(a_report_tells_the_store_that_the_members_went_on)
+TEST(a_report_tells_the_store_that_the_members_went_on)
 {
 	struct cvy_event e = { .kind = CVY_EV_SUSPECT, .rank = 1, .inc = 2, .source = CVY_SOURCE_ROBUST };
 
@@ -470,10 +449,9 @@ START_TEST(a_report_tells_the_store_that_the_members_went_on)
 	event(CVY_EV_FROZEN, -1, 0, 1);
 	ck_assert_str_eq(flags_told(), "oa");
 }
-END_TEST
 
 /* A notice of a change may come late, from a server that is gone: the store says that nothing is open. */
-START_TEST(a_wrong_hint_of_a_change_is_cured_in_a_view_that_waits_for_acknowledgements)
+TEST(a_wrong_hint_of_a_change_is_cured_in_a_view_that_waits_for_acknowledgements)
 {
 	struct cvy_event e = { .kind = CVY_EV_NOTICE, .rank = -1, .text = "1 open" };
 
@@ -489,7 +467,6 @@ START_TEST(a_wrong_hint_of_a_change_is_cured_in_a_view_that_waits_for_acknowledg
 	answer("open", "OK" STATE("open", "1", "aa"));
 	ck_assert_uint_ne(called("report"), 0);
 }
-END_TEST
 
 #define NEWS(since, rev, rank) \
 	"1 run\ngid\ng\nlife\n" LIFE "\nph\nrun\nepoch\n1\nvid\naa\nsince\n" since "\nrev\n" rev "\nj:" rank \
@@ -505,7 +482,7 @@ static int asks_after(const char *notice)
 }
 
 /* Of the joiner that registers every member hears at once. If all asked, the store would answer each of them. */
-START_TEST(news_in_a_notice_save_a_peek_if_they_follow_on_the_last)
+TEST(news_in_a_notice_save_a_peek_if_they_follow_on_the_last)
 {
 	to_run();
 	answer("beat", "OK" STATE("run", "1", "aa"));
@@ -515,9 +492,8 @@ START_TEST(news_in_a_notice_save_a_peek_if_they_follow_on_the_last)
 	ck_assert(!asks_after(NEWS("2", "3", "3")));
 	ck_assert(asks_after(NEWS("4", "5", "3"))); /* one is missing */
 }
-END_TEST
 
-START_TEST(news_in_a_notice_are_asked_for_while_a_reply_is_under_way)
+TEST(news_in_a_notice_are_asked_for_while_a_reply_is_under_way)
 {
 	to_run();
 	if (called("peek"))
@@ -525,10 +501,9 @@ START_TEST(news_in_a_notice_are_asked_for_while_a_reply_is_under_way)
 	ck_assert_uint_ne(called("beat"), 0);
 	ck_assert(asks_after(NEWS("1", "2", "2")));
 }
-END_TEST
 
 /* A rank that joins thousands of others dials them all in one step. */
-START_TEST(the_room_of_a_large_step_is_not_kept)
+TEST(the_room_of_a_large_step_is_not_kept)
 {
 	enum { OTHERS = 200 };
 	static const char *argv[64 + 2 * OTHERS];
@@ -558,7 +533,6 @@ START_TEST(the_room_of_a_large_step_is_not_kept)
 	cvy_actions_clear(&acts);
 	ck_assert_int_lt(acts.room, OTHERS / 2);
 }
-END_TEST
 
 static int suspects_after(int beat_ms)
 {
@@ -570,20 +544,18 @@ static int suspects_after(int beat_ms)
 	return 0;
 }
 
-START_TEST(a_rank_whose_lease_ran_out_is_suspected)
+TEST(a_rank_whose_lease_ran_out_is_suspected)
 {
 	to_run();
 	ck_assert(suspects_after(1));
 }
-END_TEST
 
 /* The store is four seconds behind, and the beat of the other waits in its queue. */
-START_TEST(a_slow_store_makes_nobody_silent)
+TEST(a_slow_store_makes_nobody_silent)
 {
 	to_run();
 	ck_assert(!suspects_after(4000));
 }
-END_TEST
 
 static int beats_after(uint64_t ms)
 {
@@ -593,7 +565,7 @@ static int beats_after(uint64_t ms)
 }
 
 /* Thousands of beats in the second of a change take the store as long as the change. */
-START_TEST(beats_of_a_large_group_wait_a_beat_for_a_change)
+TEST_LOOP(beats_of_a_large_group_wait_a_beat_for_a_change, 0, 2)
 {
 	pace_members = _i ? 1 : 0;
 	to_frozen();
@@ -601,7 +573,6 @@ START_TEST(beats_of_a_large_group_wait_a_beat_for_a_change)
 	ck_assert_int_eq(beats_after(1100), !_i);
 	ck_assert(beats_after(1000));
 }
-END_TEST
 
 static const char *bad_told(void) /* of the report that this step makes; NULL: it makes none */
 {
@@ -612,7 +583,7 @@ static const char *bad_told(void) /* of the report that this step makes; NULL: i
 }
 
 /* Both who complain of each other would be right for ever, and a change without quorum. */
-START_TEST(a_link_that_broke_twice_is_good_again_after_ack_ms)
+TEST(a_link_that_broke_twice_is_good_again_after_ack_ms)
 {
 	to_frozen();
 	answer("report", "WAIT" STATE("open", "1", "aa"));
@@ -630,9 +601,8 @@ START_TEST(a_link_that_broke_twice_is_good_again_after_ack_ms)
 	event(CVY_EV_TICK, -1, 0, 0);
 	ck_assert_str_eq(bad_told(), "-");
 }
-END_TEST
 
-START_TEST(a_link_that_does_not_come_back_is_told)
+TEST(a_link_that_does_not_come_back_is_told)
 {
 	to_frozen();
 	answer("report", "WAIT" STATE("open", "1", "aa"));
@@ -642,10 +612,9 @@ START_TEST(a_link_that_does_not_come_back_is_told)
 	event(CVY_EV_TICK, -1, 0, 0);
 	ck_assert_str_eq(bad_told(), "1:2");
 }
-END_TEST
 
 /* A joiner that no view has listed has promised nothing: it registers again, with the nonce that it had. */
-START_TEST(a_joiner_that_the_store_lost_registers_again)
+TEST(a_joiner_that_the_store_lost_registers_again)
 {
 	struct cvy_group_args args = {
 		.rank = -1, .world = 1, .max_ranks = 4, .addr = "a", .host = "h", .nonce = 7, .seed = 1
@@ -677,47 +646,8 @@ START_TEST(a_joiner_that_the_store_lost_registers_again)
 	ck_assert_int_eq(cvy_group_rank(g), 2);
 	ck_assert_uint_eq(cvy_group_inc(g), 5);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("membership/group");
-	TCase *t = tcase_create("group");
-
-	tcase_set_timeout(t, 60);
-	tcase_add_checked_fixture(t, NULL, done);
-	tcase_add_test(t, two_founders_form_a_view);
-	tcase_add_test(t, nothing_is_acknowledged_before_fence_and_repair);
-	tcase_add_test(t, an_open_change_freezes_then_reports);
-	tcase_add_test(t, a_suspect_of_another_incarnation_is_ignored);
-	tcase_add_test(t, a_frozen_member_never_thaws_by_itself);
-	tcase_add_test(t, a_view_without_me_fences_me);
-	tcase_add_test(t, a_view_that_descends_from_a_rival_fences_me);
-	tcase_add_test(t, a_commit_removes_the_dead);
-	tcase_add_test(t, a_view_says_who_is_gone_and_why);
-	tcase_add_test(t, a_newer_open_stops_repair_and_reports_again);
-	tcase_add_test(t, a_late_answer_to_an_older_ack_acknowledges_nothing);
-	tcase_add_test(t, a_relayed_call_is_made_directly_when_the_store_is_back);
-	tcase_add_test(t, the_dead_are_asked_to_relay_nothing);
-	tcase_add_test(t, gone_is_answered_with_hello);
-	tcase_add_test(t, a_mark_to_retire_outlives_the_store);
-	tcase_add_test(t, the_room_of_a_large_step_is_not_kept);
-	tcase_add_test(t, a_rank_whose_lease_ran_out_is_suspected);
-	tcase_add_test(t, a_slow_store_makes_nobody_silent);
-	tcase_add_loop_test(t, beats_of_a_large_group_wait_a_beat_for_a_change, 0, 2);
-	tcase_add_test(t, a_link_that_broke_twice_is_good_again_after_ack_ms);
-	tcase_add_test(t, a_link_that_does_not_come_back_is_told);
-	tcase_add_test(t, a_joiner_that_the_store_lost_registers_again);
-	tcase_add_test(t, a_late_reply_of_another_life_is_ignored);
-	tcase_add_test(t, a_repeated_reply_changes_nothing);
-	tcase_add_test(t, members_go_on_when_all_have_said_that_they_acknowledged);
-	tcase_add_test(t, an_acknowledgement_of_another_view_does_not_count);
-	tcase_add_loop_test(t, members_do_not_go_on_by_themselves_in_other_views, 0, 3);
-	tcase_add_test(t, a_view_without_a_name_is_not_acknowledged_by_silence);
-	tcase_add_test(t, a_report_tells_the_store_that_the_members_went_on);
-	tcase_add_test(t, news_in_a_notice_save_a_peek_if_they_follow_on_the_last);
-	tcase_add_test(t, news_in_a_notice_are_asked_for_while_a_reply_is_under_way);
-	tcase_add_test(t, a_wrong_hint_of_a_change_is_cured_in_a_view_that_waits_for_acknowledgements);
-	suite_add_tcase(s, t);
-	return suite_run(s);
+	return suite_run(SUITE(.name = "membership/group", .teardown = done, .timeout_s = 60));
 }

@@ -79,7 +79,7 @@ static void pass(int ms)
 		cvy_ping_tick(ping, now += 10 * CVY_MS);
 }
 
-START_TEST(ping_asks_three_of_other_hosts_four_times_a_bound)
+TEST(ping_asks_three_of_other_hosts_four_times_a_bound)
 {
 	static const int want[RANKS] = { 0, 0, 5, 5, 0, 5, 0, 0 }; /* from rank 0: remote 0, 1 and 3 */
 
@@ -88,9 +88,8 @@ START_TEST(ping_asks_three_of_other_hosts_four_times_a_bound)
 	for (int rank = 0; rank < RANKS; rank++)
 		ck_assert_int_eq(pings[rank], want[rank]);
 }
-END_TEST
 
-START_TEST(ping_suspects_a_silent_link_and_no_other)
+TEST(ping_suspects_a_silent_link_and_no_other)
 {
 	begin(0, LINK_MS);
 	for (int i = 0; i < 10; i++) {
@@ -110,9 +109,8 @@ START_TEST(ping_suspects_a_silent_link_and_no_other)
 	pass(LINK_MS / 2 + 10);
 	ck_assert_int_eq(suspects[3], 2);
 }
-END_TEST
 
-START_TEST(ping_forgets_a_link_that_is_down)
+TEST(ping_forgets_a_link_that_is_down)
 {
 	begin(0, LINK_MS);
 	cvy_ping_link(ping, 3, 4, 0);
@@ -121,9 +119,8 @@ START_TEST(ping_forgets_a_link_that_is_down)
 	ck_assert_int_eq(suspects[3], 0);
 	ck_assert_int_eq(pings[3], 1);
 }
-END_TEST
 
-START_TEST(ping_forgives_the_gap_of_a_starved_observer)
+TEST(ping_forgives_the_gap_of_a_starved_observer)
 {
 	begin(0, LINK_MS);
 	for (int i = 0; i < 4; i++)
@@ -132,28 +129,16 @@ START_TEST(ping_forgives_the_gap_of_a_starved_observer)
 	pass(10);
 	ck_assert_int_eq(suspects[2], 1);
 }
-END_TEST
 
-START_TEST(ping_without_a_bound_only_asks)
+TEST(ping_without_a_bound_only_asks)
 {
 	begin(0, -1);
 	pass(10000);
 	ck_assert_int_eq(suspects[2], 0);
 	ck_assert_int_eq(pings[2], 11);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("membership/ping");
-	TCase *tc = tcase_create("ping");
-
-	suite_add_tcase(suite, tc);
-	tcase_add_checked_fixture(tc, NULL, teardown);
-	tcase_add_test(tc, ping_asks_three_of_other_hosts_four_times_a_bound);
-	tcase_add_test(tc, ping_suspects_a_silent_link_and_no_other);
-	tcase_add_test(tc, ping_forgets_a_link_that_is_down);
-	tcase_add_test(tc, ping_forgives_the_gap_of_a_starved_observer);
-	tcase_add_test(tc, ping_without_a_bound_only_asks);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "membership/ping", .teardown = teardown));
 }

@@ -27,7 +27,7 @@ static struct cvy_view *view_with(const char *field, const char *value, int *err
 	return v;
 }
 
-START_TEST(a_record_becomes_a_view)
+TEST(a_record_becomes_a_view)
 {
 	int err;
 	struct cvy_view *v = view_with(NULL, NULL, &err);
@@ -43,9 +43,8 @@ START_TEST(a_record_becomes_a_view)
 	ck_assert_uint_eq(v->member[2].inc, 9);
 	cvy_view_free(v);
 }
-END_TEST
 
-START_TEST(nonsense_is_refused)
+TEST(nonsense_is_refused)
 {
 	static const char *const bad[][2] = { { "max", "0" },	{ "max", "5000" },	  { "epoch", "-1" },
 					      { "epoch", "x" }, { "m:9", "5 0 a h" },	  { "m:1", "zero" },
@@ -58,9 +57,8 @@ START_TEST(nonsense_is_refused)
 		ck_assert_int_eq(err, COVEY_ERR_INVAL);
 	}
 }
-END_TEST
 
-START_TEST(joiners_are_news_and_no_part_of_a_record)
+TEST(joiners_are_news_and_no_part_of_a_record)
 {
 	struct cvy_record r = { 0 }, news = { 0 };
 	struct cvy_joiner j;
@@ -75,10 +73,9 @@ START_TEST(joiners_are_news_and_no_part_of_a_record)
 	cvy_record_clear(&r);
 	cvy_record_clear(&news);
 }
-END_TEST
 
 /* Four addresses of the longest kind that fit: they come through whole, and what is longer is refused. */
-START_TEST(a_member_may_have_several_addresses)
+TEST(a_member_may_have_several_addresses)
 {
 	static const char list[] =
 		"unix:@covey-00112233445566778899aabbccddeeff,tcp:[2001:db8:1111:2222:3333:4444:5555:6666]:65535,"
@@ -102,9 +99,8 @@ START_TEST(a_member_may_have_several_addresses)
 	snprintf(text, sizeof(text), "7 9 %s h 3", longer);
 	ck_assert_int_eq(cvy_joiner_parse(text, &j), 0);
 }
-END_TEST
 
-START_TEST(an_active_view_has_its_admitted_as_voters)
+TEST(an_active_view_has_its_admitted_as_voters)
 {
 	struct cvy_record r = { 0 };
 
@@ -116,7 +112,6 @@ START_TEST(an_active_view_has_its_admitted_as_voters)
 	ck_assert_ptr_null(cvy_record_get(&r, "u:2"));
 	cvy_record_clear(&r);
 }
-END_TEST
 
 static int same_text(const struct cvy_record *a, const struct cvy_record *b, const char *field)
 {
@@ -124,7 +119,7 @@ static int same_text(const struct cvy_record *a, const struct cvy_record *b, con
 }
 
 /* Each of thousands of members keeps several records of thousands of fields. */
-START_TEST(records_of_one_member_share_their_strings)
+TEST(records_of_one_member_share_their_strings)
 {
 	static const char *const next[] = { "OK", "epoch", "4",	       "on",  "3 00ff", "vid",
 					    "1f", "l:4",   "1f 2 - -", "m:0", "5 0 a h" };
@@ -147,20 +142,8 @@ START_TEST(records_of_one_member_share_their_strings)
 	ck_assert_str_eq(cvy_record_get(&step, "m:1"), "6 0 d h"); /* as long as one of them lives */
 	cvy_record_clear(&step);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("membership/record");
-	TCase *t = tcase_create("record");
-
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, a_record_becomes_a_view);
-	tcase_add_test(t, nonsense_is_refused);
-	tcase_add_test(t, joiners_are_news_and_no_part_of_a_record);
-	tcase_add_test(t, a_member_may_have_several_addresses);
-	tcase_add_test(t, an_active_view_has_its_admitted_as_voters);
-	tcase_add_test(t, records_of_one_member_share_their_strings);
-	suite_add_tcase(s, t);
-	return suite_run(s);
+	return suite_run(SUITE(.name = "membership/record", .timeout_s = 60));
 }

@@ -79,12 +79,11 @@ static void teardown(void)
 	memory_server_free(memory.server);
 }
 
-START_TEST(case_holds_in_memory)
+TEST_LOOP(case_holds_in_memory, 0, store_case_count)
 {
 	store_cases[_i].run(&bench);
 	ck_assert_int_gt(published(&memory), 0);
 }
-END_TEST
 
 static int notice_has(const char *text)
 {
@@ -92,7 +91,7 @@ static int notice_has(const char *text)
 }
 
 /* Members of a large group need not ask what a commit changed. Of marks of the operator and long lists they ask. */
-START_TEST(a_notice_tells_what_changed_in_a_large_view)
+TEST(a_notice_tells_what_changed_in_a_large_view)
 {
 	char on[64];
 
@@ -116,7 +115,6 @@ START_TEST(a_notice_tells_what_changed_in_a_large_view)
 		(void)report(&bench, r, "6 6 0 25 - - -");
 	ck_assert_str_eq(memory.notice, "3 inst");
 }
-END_TEST
 
 static const char *outside(const char *name)
 {
@@ -128,7 +126,7 @@ static const char *outside(const char *name)
 	return bench.reply.argv[0];
 }
 
-START_TEST(key_expires_without_members)
+TEST(key_expires_without_members)
 {
 	ck_assert_str_eq(outside("register"), "OK");
 	memory_server_time(memory.server, 1000000 + 599000);
@@ -136,10 +134,9 @@ START_TEST(key_expires_without_members)
 	memory_server_time(memory.server, 1000000 + 600000);
 	ck_assert_str_eq(outside("peek"), "GONE");
 }
-END_TEST
 
 /* Members on other machines, of which nothing is known but that they are silent. */
-START_TEST(silence_makes_room_until_somebody_speaks)
+TEST(silence_makes_room_until_somebody_speaks)
 {
 	static char record[8192];
 	struct bench *b = &bench;
@@ -175,10 +172,9 @@ START_TEST(silence_makes_room_until_somebody_speaks)
 	ck_assert_str_eq(hello(b, 0, record), "FENCED");
 	ck_assert_str_ne(field(b, "gid"), gid);
 }
-END_TEST
 
 /* A server that was away heard nobody, and that is no silence. */
-START_TEST(silence_begins_with_the_server)
+TEST(silence_begins_with_the_server)
 {
 	struct bench *b = &bench;
 
@@ -189,7 +185,6 @@ START_TEST(silence_begins_with_the_server)
 	memory_server_time(memory.server, 1000000 + 65001);
 	SAYS(b, 8, "register 0 a h 1 2 8 auto s - 0 5000 - - 0", "OK");
 }
-END_TEST
 
 /* The store is a copy from before; the members of the later group say so. @speaks: somebody of the older one is there. */
 static void an_older_copy(int speaks, const char *want)
@@ -230,11 +225,10 @@ static void an_older_copy(int speaks, const char *want)
 	ck_assert_str_eq(hello(b, 8, record), want);
 }
 
-START_TEST(x_a_joiner_on_an_older_copy)
+TEST(x_a_joiner_on_an_older_copy)
 {
 	an_older_copy(-1, "OK");
 }
-END_TEST
 
 static void seat(struct bench *b, int who, int world, const char *rest)
 {
@@ -247,7 +241,7 @@ static void seat(struct bench *b, int who, int world, const char *rest)
 	snprintf(b->gid, sizeof(b->gid), "%.36s", got(b, "gid"));
 }
 
-START_TEST(x_prev_is_lost)
+TEST(x_prev_is_lost)
 {
 	static char record[8192];
 	struct bench *b = &bench;
@@ -271,9 +265,8 @@ START_TEST(x_prev_is_lost)
 	memcpy(b->gid, gid, sizeof(gid));
 	ck_assert_str_eq(hello(b, 0, record), "FENCED");
 }
-END_TEST
 
-START_TEST(x_orphan_joiner)
+TEST(x_orphan_joiner)
 {
 	struct bench *b = &bench;
 
@@ -284,9 +277,8 @@ START_TEST(x_orphan_joiner)
 	SAYS(b, 8, "register 0 a h 1 2 8 auto s - 0 5000 - - 0", "TAKEN"); /* as it is: doubt 1 */
 	GOT(b, "count", "1");
 }
-END_TEST
 
-START_TEST(x_came_back_steals)
+TEST(x_came_back_steals)
 {
 	struct bench *b = &bench;
 	char line[200];
@@ -298,22 +290,19 @@ START_TEST(x_came_back_steals)
 	SAYS(b, 0, line, "TAKEN");
 	SAYS(b, 8, "beat 0 -1 -", "OK");
 }
-END_TEST
 
-START_TEST(the_later_group_takes_its_name_from_an_older_copy)
+TEST(the_later_group_takes_its_name_from_an_older_copy)
 {
 	an_older_copy(0, "OK");
 	ck_assert_str_eq(got(&bench, "gid"), bench.gid);
 }
-END_TEST
 
-START_TEST(the_later_group_takes_nothing_from_the_living)
+TEST(the_later_group_takes_nothing_from_the_living)
 {
 	an_older_copy(1, "FENCED");
 }
-END_TEST
 
-START_TEST(wrong_type_and_schema_are_named)
+TEST(wrong_type_and_schema_are_named)
 {
 	memory_server_retype(memory.server, "g", "list");
 	ck_assert_str_eq(outside("peek"), "ERROR");
@@ -324,26 +313,8 @@ START_TEST(wrong_type_and_schema_are_named)
 	ck_assert_str_eq(outside("register"), "VERSION");
 	ck_assert_ptr_null(memory_server_field(memory.server, "g", "gid"));
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("membership/store");
-	TCase *tc = tcase_create("store");
-
-	tcase_add_checked_fixture(tc, setup, teardown);
-	tcase_add_loop_test(tc, case_holds_in_memory, 0, store_case_count);
-	tcase_add_test(tc, a_notice_tells_what_changed_in_a_large_view);
-	tcase_add_test(tc, key_expires_without_members);
-	tcase_add_test(tc, silence_makes_room_until_somebody_speaks);
-	tcase_add_test(tc, silence_begins_with_the_server);
-	tcase_add_test(tc, the_later_group_takes_its_name_from_an_older_copy);
-	tcase_add_test(tc, the_later_group_takes_nothing_from_the_living);
-	tcase_add_test(tc, x_a_joiner_on_an_older_copy);
-	tcase_add_test(tc, x_prev_is_lost);
-	tcase_add_test(tc, x_orphan_joiner);
-	tcase_add_test(tc, x_came_back_steals);
-	tcase_add_test(tc, wrong_type_and_schema_are_named);
-	suite_add_tcase(suite, tc);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "membership/store", .setup = setup, .teardown = teardown));
 }

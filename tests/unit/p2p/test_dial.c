@@ -58,7 +58,7 @@ static int b_down(struct rig *r)
 	return r->rank[1].downs > 0;
 }
 
-START_TEST(all_addresses_that_are_named_are_published_in_order)
+TEST(all_addresses_that_are_named_are_published_in_order)
 {
 	char text[64], addr[256];
 
@@ -75,7 +75,6 @@ START_TEST(all_addresses_that_are_named_are_published_in_order)
 	dial(addr);
 	rig_run(&rig, rig_both_up);
 }
-END_TEST
 
 /* A port of 127.0.0.@last at which nobody listens, for as long as the descriptor is open. */
 static int nobody(int last, int *port)
@@ -91,7 +90,7 @@ static int nobody(int last, int *port)
 	return fd;
 }
 
-START_TEST(a_later_address_is_dialled_where_the_first_is_of_no_use)
+TEST(a_later_address_is_dialled_where_the_first_is_of_no_use)
 {
 	char text[64], addr[256];
 	int port, fd;
@@ -106,9 +105,8 @@ START_TEST(a_later_address_is_dialled_where_the_first_is_of_no_use)
 	ck_assert_str_eq(cvy_mesh_link(rig.rank[1].mesh, 0)->ops->name, "tcp");
 	close(fd);
 }
-END_TEST
 
-START_TEST(an_address_that_swallows_everything_is_given_up)
+TEST(an_address_that_swallows_everything_is_given_up)
 {
 	struct sockaddr_in at = { .sin_family = AF_INET };
 	char text[64], addr[256];
@@ -131,9 +129,8 @@ START_TEST(an_address_that_swallows_everything_is_given_up)
 		close(full[i]);
 	close(fd);
 }
-END_TEST
 
-START_TEST(addresses_of_no_use_are_named_with_their_causes)
+TEST(addresses_of_no_use_are_named_with_their_causes)
 {
 	char addr[256], want[2][64];
 	int port, fd;
@@ -149,10 +146,9 @@ START_TEST(addresses_of_no_use_are_named_with_their_causes)
 	}
 	close(fd);
 }
-END_TEST
 
 /* Somebody else is at the first address, and hangs up: the next cycle begins with the second. */
-START_TEST(an_address_where_somebody_else_is_comes_last_in_the_next_cycle)
+TEST(an_address_where_somebody_else_is_comes_last_in_the_next_cycle)
 {
 	char text[64], addr[256];
 	int port, fd;
@@ -181,20 +177,8 @@ START_TEST(an_address_where_somebody_else_is_comes_last_in_the_next_cycle)
 	rig_run(&rig, rig_both_up);
 	close(fd);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("p2p/dial");
-	TCase *t = tcase_create("dial");
-
-	tcase_set_timeout(t, 60);
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_add_test(t, all_addresses_that_are_named_are_published_in_order);
-	tcase_add_test(t, a_later_address_is_dialled_where_the_first_is_of_no_use);
-	tcase_add_test(t, an_address_that_swallows_everything_is_given_up);
-	tcase_add_test(t, addresses_of_no_use_are_named_with_their_causes);
-	tcase_add_test(t, an_address_where_somebody_else_is_comes_last_in_the_next_cycle);
-	suite_add_tcase(s, t);
-	return suite_run(s);
+	return suite_run(SUITE(.name = "p2p/dial", .setup = setup, .teardown = teardown, .timeout_s = 60));
 }

@@ -69,15 +69,14 @@ static const char *const bad[] = { "kill",
 				   "kill@op:0.put:1",
 				   "delay@put:1:11s" };
 
-START_TEST(a_bad_plan_is_refused)
+TEST_LOOP(a_bad_plan_is_refused, 0, (int)(sizeof(bad) / sizeof(*bad)))
 {
 	struct cvy_fault *fault = NULL;
 
 	ck_assert_int_eq(cvy_fault_open(bad[_i], NULL, &fault), COVEY_ERR_INVAL);
 }
-END_TEST
 
-START_TEST(a_good_plan_is_read)
+TEST(a_good_plan_is_read)
 {
 	struct cvy_fault *fault = NULL;
 
@@ -89,9 +88,8 @@ START_TEST(a_good_plan_is_read)
 		0);
 	cvy_fault_close(fault);
 }
-END_TEST
 
-START_TEST(it_kills_at_the_put_it_names)
+TEST(it_kills_at_the_put_it_names)
 {
 	int status, p[2];
 	char sent = 0, c;
@@ -119,9 +117,8 @@ START_TEST(it_kills_at_the_put_it_names)
 	ck_assert_int_eq(sent, 7); /* seq 1 and 2 whole, of seq 3 (the second gather) one */
 	close(p[0]);
 }
-END_TEST
 
-START_TEST(it_kills_where_the_agent_comes_by)
+TEST(it_kills_where_the_agent_comes_by)
 {
 	struct cvy_fault *fault = NULL;
 	int status;
@@ -138,9 +135,8 @@ START_TEST(it_kills_where_the_agent_comes_by)
 	waitpid(child, &status, 0);
 	ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
-END_TEST
 
-START_TEST(a_late_signal_brings_its_old_line)
+TEST(a_late_signal_brings_its_old_line)
 {
 	connect_with("late@signal:1:1ms");
 	publish(5);
@@ -148,9 +144,8 @@ START_TEST(a_late_signal_brings_its_old_line)
 	ck_assert(seen(5));
 	rig_close(&rig);
 }
-END_TEST
 
-START_TEST(reordered_puts_all_arrive_in_the_order_of_their_link)
+TEST(reordered_puts_all_arrive_in_the_order_of_their_link)
 {
 	connect_with("reorder:3");
 	for (uint32_t t = 1; t < 20; t++)
@@ -159,14 +154,13 @@ START_TEST(reordered_puts_all_arrive_in_the_order_of_their_link)
 	ck_assert(!cvy_mesh_link(rig.rank[1].mesh, 0)->ops->unsent(cvy_mesh_link(rig.rank[1].mesh, 0)));
 	rig_close(&rig);
 }
-END_TEST
 
 static int both_down(struct rig *r)
 {
 	return r->rank[0].downs == 1 && r->rank[1].downs == 1;
 }
 
-START_TEST(a_cut_link_goes_down_on_both_sides)
+TEST(a_cut_link_goes_down_on_both_sides)
 {
 	connect_with("cut:0@put:2");
 	publish(1);
@@ -175,21 +169,8 @@ START_TEST(a_cut_link_goes_down_on_both_sides)
 	ck_assert_str_eq(rig.rank[1].cause, "cut by the fault plan");
 	rig_close(&rig);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("p2p/fault");
-	TCase *t = tcase_create("fault");
-
-	tcase_set_timeout(t, 60);
-	tcase_add_loop_test(t, a_bad_plan_is_refused, 0, (int)(sizeof(bad) / sizeof(*bad)));
-	tcase_add_test(t, a_good_plan_is_read);
-	tcase_add_test(t, it_kills_at_the_put_it_names);
-	tcase_add_test(t, it_kills_where_the_agent_comes_by);
-	tcase_add_test(t, a_late_signal_brings_its_old_line);
-	tcase_add_test(t, reordered_puts_all_arrive_in_the_order_of_their_link);
-	tcase_add_test(t, a_cut_link_goes_down_on_both_sides);
-	suite_add_tcase(s, t);
-	return suite_run(s);
+	return suite_run(SUITE(.name = "p2p/fault", .timeout_s = 60));
 }

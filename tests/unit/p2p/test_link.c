@@ -71,7 +71,7 @@ static int readable(const uint8_t *at)
 	return ok;
 }
 
-START_TEST(shm_view_is_the_owner_in_one_process)
+TEST(shm_view_is_the_owner_in_one_process)
 {
 	pair(0, 0, "", "");
 	rig_connect(&rig);
@@ -84,9 +84,8 @@ START_TEST(shm_view_is_the_owner_in_one_process)
 	ck_assert(!readable(cvy_mesh_view(rig.rank[0].mesh, 1)));
 	ck_assert_ptr_null(cvy_mesh_link(rig.rank[0].mesh, 1));
 }
-END_TEST
 
-START_TEST(four_mebibytes_arrive_whole)
+TEST(four_mebibytes_arrive_whole)
 {
 	uint8_t *big = malloc(CVY_MSG_MAX);
 	uint64_t sum = 0;
@@ -105,9 +104,8 @@ START_TEST(four_mebibytes_arrive_whole)
 	ck_assert_int_eq(cvy_mesh_send(rig.rank[1].mesh, 0, 99, CVY_MSG_GIVE, 3, big, 1), COVEY_ERR_PEER);
 	free(big);
 }
-END_TEST
 
-START_TEST(a_link_whose_peer_does_not_read_goes_down)
+TEST(a_link_whose_peer_does_not_read_goes_down)
 {
 	uint8_t *big = calloc(1, CVY_MSG_MAX);
 	int err = 0;
@@ -124,9 +122,8 @@ START_TEST(a_link_whose_peer_does_not_read_goes_down)
 	ck_assert_int_eq(rig.rank[1].downs, 1);
 	free(big);
 }
-END_TEST
 
-START_TEST(tcp_puts_come_before_their_signal_and_a_fence_gives_fresh_memory)
+TEST(tcp_puts_come_before_their_signal_and_a_fence_gives_fresh_memory)
 {
 	struct cvy_layout l;
 	struct cvy_link *out, *in;
@@ -164,7 +161,6 @@ START_TEST(tcp_puts_come_before_their_signal_and_a_fence_gives_fresh_memory)
 	ck_assert_uint_eq(((uint8_t *)mirror)[l.heap], 0);
 	rig_run(&rig, b_down);
 }
-END_TEST
 
 static void pair_of_streams(int a, int b)
 {
@@ -216,7 +212,7 @@ static void put_and_see(int from, uint32_t round, size_t bytes)
 
 static const int wanted[][3] = { { 1, 8, 1 }, { 2, 2, 2 }, { 4, 3, 3 }, { 8, 8, 8 } };
 
-START_TEST(a_large_put_may_take_several_connections_but_its_line_comes_last)
+TEST_LOOP(a_large_put_may_take_several_connections_but_its_line_comes_last, 0, 4)
 {
 	static const size_t sizes[] = { 1, 65535, 65536, 65537, 100000, 262144, 1000001, 6 << 20 };
 	struct cvy_link *a, *b;
@@ -235,9 +231,8 @@ START_TEST(a_large_put_may_take_several_connections_but_its_line_comes_last)
 		;
 	rig_run(&rig, b_down);
 }
-END_TEST
 
-START_TEST(a_bad_data_frame_ends_only_its_link)
+TEST(a_bad_data_frame_ends_only_its_link)
 {
 	struct {
 		uint32_t kind, bytes;
@@ -260,9 +255,8 @@ START_TEST(a_bad_data_frame_ends_only_its_link)
 	ck_assert_ptr_nonnull(strstr(rig.rank[0].cause, "bad frame"));
 	ck_assert_int_eq(rig.rank[0].downs, 1);
 }
-END_TEST
 
-START_TEST(tcp_on_one_host_still_shows_the_page)
+TEST(tcp_on_one_host_still_shows_the_page)
 {
 	pair(COVEY_TRANSPORT_TCP, 0, "", "");
 	rig_connect(&rig);
@@ -271,18 +265,16 @@ START_TEST(tcp_on_one_host_still_shows_the_page)
 	ck_assert_ptr_ne(cvy_mesh_view(rig.rank[0].mesh, 1), cvy_mesh_own(rig.rank[1].mesh));
 	ck_assert_uint_eq(cvy_mesh_page(rig.rank[0].mesh, 1)->inc, 101);
 }
-END_TEST
 
-START_TEST(shm_refuses_another_host)
+TEST(shm_refuses_another_host)
 {
 	pair(COVEY_TRANSPORT_SHM, COVEY_TRANSPORT_SHM, "one", "two");
 	rig_connect(&rig);
 	rig_run(&rig, b_down);
 	ck_assert_ptr_nonnull(strstr(rig.rank[1].cause, "another host"));
 }
-END_TEST
 
-START_TEST(a_wrong_secret_is_refused)
+TEST(a_wrong_secret_is_refused)
 {
 	struct covey_error_info info;
 
@@ -294,9 +286,8 @@ START_TEST(a_wrong_secret_is_refused)
 	ck_assert_int_eq(info.err, COVEY_ERR_AUTH);
 	ck_assert_int_eq(rig.rank[0].ups + rig.rank[1].ups, 0);
 }
-END_TEST
 
-START_TEST(differing_sizes_are_refused_by_both)
+TEST(differing_sizes_are_refused_by_both)
 {
 	struct cvy_config a, b;
 
@@ -310,7 +301,6 @@ START_TEST(differing_sizes_are_refused_by_both)
 	ck_assert_ptr_nonnull(strstr(rig.rank[0].cause, "slot_bytes 131072"));
 	ck_assert_ptr_nonnull(strstr(rig.rank[1].cause, "slot_bytes 65536"));
 }
-END_TEST
 
 static int a_version(struct rig *r)
 {
@@ -320,7 +310,7 @@ static int a_version(struct rig *r)
 	return info.err == COVEY_ERR_VERSION && strstr(info.cause, "version 9") && strstr(info.cause, "version 6");
 }
 
-START_TEST(another_version_is_named)
+TEST(another_version_is_named)
 {
 	struct cvy_wire head = { .magic = CVY_WIRE_MAGIC, .version = 9, .type = CVY_WIRE_HELLO };
 	const char *why;
@@ -333,9 +323,8 @@ START_TEST(another_version_is_named)
 	rig_run(&rig, a_version);
 	close(fd);
 }
-END_TEST
 
-START_TEST(a_dialler_may_come_before_it_is_expected)
+TEST(a_dialler_may_come_before_it_is_expected)
 {
 	struct rig_rank *a = &rig.rank[0], *b = &rig.rank[1];
 
@@ -346,7 +335,6 @@ START_TEST(a_dialler_may_come_before_it_is_expected)
 	cvy_mesh_expect(a->mesh, 1, b->id.inc);
 	rig_run(&rig, rig_both_up);
 }
-END_TEST
 
 static void end_of(int rank, char *text)
 {
@@ -358,7 +346,7 @@ static void end_of(int rank, char *text)
 	ck_assert_ptr_nonnull(inet_ntop(AF_INET, &addr.sin_addr, text, INET_ADDRSTRLEN));
 }
 
-START_TEST(who_names_an_interface_calls_from_it)
+TEST(who_names_an_interface_calls_from_it)
 {
 	struct cvy_config a, b;
 	char end[2][INET_ADDRSTRLEN];
@@ -376,7 +364,6 @@ START_TEST(who_names_an_interface_calls_from_it)
 	ck_assert_str_eq(end[0], "127.0.0.3");
 	ck_assert_str_eq(end[1], "127.0.0.2");
 }
-END_TEST
 
 static void relink(const char *host_b, const char *kind)
 {
@@ -391,11 +378,10 @@ static void relink(const char *host_b, const char *kind)
 	ck_assert_int_eq(rig.rank[0].downs, 1);
 }
 
-START_TEST(a_broken_link_can_be_dialled_again)
+TEST_LOOP(a_broken_link_can_be_dialled_again, 0, 2)
 {
 	relink(_i ? "two" : "", _i ? "tcp" : "shm");
 }
-END_TEST
 
 static int a_up(struct rig *r)
 {
@@ -413,7 +399,7 @@ static void child_runs(const struct cvy_config *c, int to)
 	_exit(1);
 }
 
-START_TEST(a_window_of_another_process_is_read_only_and_outlives_it)
+TEST_LOOP(a_window_of_another_process_is_read_only_and_outlives_it, 0, 2)
 {
 	struct cvy_config c;
 	char addr[CVY_ADDR_MAX + 1] = "";
@@ -453,30 +439,8 @@ START_TEST(a_window_of_another_process_is_read_only_and_outlives_it)
 	close(p[0]);
 	close(p[1]);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("p2p/link");
-	TCase *t = tcase_create("link");
-
-	tcase_set_timeout(t, 60);
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_add_test(t, shm_view_is_the_owner_in_one_process);
-	tcase_add_test(t, four_mebibytes_arrive_whole);
-	tcase_add_test(t, a_link_whose_peer_does_not_read_goes_down);
-	tcase_add_test(t, tcp_puts_come_before_their_signal_and_a_fence_gives_fresh_memory);
-	tcase_add_loop_test(t, a_large_put_may_take_several_connections_but_its_line_comes_last, 0, 4);
-	tcase_add_test(t, a_bad_data_frame_ends_only_its_link);
-	tcase_add_test(t, tcp_on_one_host_still_shows_the_page);
-	tcase_add_test(t, shm_refuses_another_host);
-	tcase_add_test(t, a_wrong_secret_is_refused);
-	tcase_add_test(t, differing_sizes_are_refused_by_both);
-	tcase_add_test(t, another_version_is_named);
-	tcase_add_test(t, a_dialler_may_come_before_it_is_expected);
-	tcase_add_test(t, who_names_an_interface_calls_from_it);
-	tcase_add_loop_test(t, a_broken_link_can_be_dialled_again, 0, 2);
-	tcase_add_loop_test(t, a_window_of_another_process_is_read_only_and_outlives_it, 0, 2);
-	suite_add_tcase(s, t);
-	return suite_run(s);
+	return suite_run(SUITE(.name = "p2p/link", .setup = setup, .teardown = teardown, .timeout_s = 60));
 }

@@ -73,7 +73,7 @@ static void open_ring(void)
 	watched[2] = queue.ring.tail;
 }
 
-START_TEST(lanes_that_see_one_head_do_not_all_read)
+TEST(lanes_that_see_one_head_do_not_all_read)
 {
 	open_ring();
 	for (int step = 0; step < 4; step++) {
@@ -85,10 +85,9 @@ START_TEST(lanes_that_see_one_head_do_not_all_read)
 	}
 	cvy_proxy_close(proxy);
 }
-END_TEST
 
 /* It is posted as if nothing were; who waits for it hears of the abort word (0), and of a queue that has failed (1). */
-START_TEST(who_waits_is_told)
+TEST_LOOP(who_waits_is_told, 0, 2)
 {
 	int64_t ticket;
 
@@ -106,15 +105,8 @@ START_TEST(who_waits_is_told)
 	ck_assert_int_eq(cvy_queue_await(&queue, ticket), _i ? CVY_QUEUE_FAILED : CVY_QUEUE_ABORTED);
 	cvy_proxy_close(proxy);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("p2p/queue_ask");
-	TCase *tcase = tcase_create("ring");
-
-	tcase_add_test(tcase, lanes_that_see_one_head_do_not_all_read);
-	tcase_add_loop_test(tcase, who_waits_is_told, 0, 2);
-	suite_add_tcase(suite, tcase);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "p2p/queue_ask"));
 }

@@ -119,7 +119,7 @@ static uint64_t done(uint64_t *status)
 	return link_.done(link_.ctx, status);
 }
 
-START_TEST(a_batch_is_few_copies_and_all_arrives)
+TEST(a_batch_is_few_copies_and_all_arrives)
 {
 	static const int order[] = { 5, 0, 3, 1, 4, 2, 6, 7 };
 	uint64_t status;
@@ -146,9 +146,8 @@ START_TEST(a_batch_is_few_copies_and_all_arrives)
 	}
 	cvy_copy_sender_close(sender);
 }
-END_TEST
 
-START_TEST(a_signal_stands_between_the_puts_around_it)
+TEST(a_signal_stands_between_the_puts_around_it)
 {
 	uint64_t status;
 
@@ -168,9 +167,8 @@ START_TEST(a_signal_stands_between_the_puts_around_it)
 	ck_assert_uint_eq(done(&status), 5);
 	cvy_copy_sender_close(sender);
 }
-END_TEST
 
-START_TEST(puts_that_overlap_keep_their_order)
+TEST(puts_that_overlap_keep_their_order)
 {
 	open_sender(0);
 	ck_assert_int_eq(put(1000, 500, 100), 0);
@@ -185,10 +183,9 @@ START_TEST(puts_that_overlap_keep_their_order)
 	ck_assert_int_eq(far_end[599], near_end[1099]);
 	cvy_copy_sender_close(sender);
 }
-END_TEST
 
 /* Until then nothing goes (0), but where no more can be held; when it is, all at once (1). */
-START_TEST(commands_are_held_until_it_is_quiet)
+TEST_LOOP(commands_are_held_until_it_is_quiet, 0, 2)
 {
 	const uint64_t hour_ns = 3600000000000ull;
 	uint64_t n = 0, status;
@@ -212,10 +209,9 @@ START_TEST(commands_are_held_until_it_is_quiet)
 	ck_assert_uint_eq(done(&status), n);
 	cvy_copy_sender_close(sender);
 }
-END_TEST
 
 /* Two batches are under way: the rest waits, presses back when there is no room, and goes as one. */
-START_TEST(what_comes_meanwhile_is_held)
+TEST(what_comes_meanwhile_is_held)
 {
 	uint64_t status, n = 0;
 
@@ -240,9 +236,8 @@ START_TEST(what_comes_meanwhile_is_held)
 	ck_assert_uint_eq(done(&status), n);
 	cvy_copy_sender_close(sender);
 }
-END_TEST
 
-START_TEST(what_cannot_be_is_refused)
+TEST(what_cannot_be_is_refused)
 {
 	struct cvy_ring_command add = { .op = CVY_RING_ADD, .remote = 0, .value = 1 };
 
@@ -254,9 +249,8 @@ START_TEST(what_cannot_be_is_refused)
 	ck_assert_int_eq(link_.post(link_.ctx, &add), COVEY_ERR_INVAL);
 	cvy_copy_sender_close(sender);
 }
-END_TEST
 
-START_TEST(a_copier_that_fails_fails_the_queue)
+TEST_LOOP(a_copier_that_fails_fails_the_queue, 0, 2)
 {
 	uint64_t status;
 
@@ -274,10 +268,9 @@ START_TEST(a_copier_that_fails_fails_the_queue)
 	ck_assert_int_eq(put(16, 16, 8), COVEY_ERR_PEER);
 	cvy_copy_sender_close(sender);
 }
-END_TEST
 
 /* Any puts and signals, laid beside what plain copies in their order give. */
-START_TEST(whatever_is_posted_arrives_as_posted)
+TEST_LOOP(whatever_is_posted_arrives_as_posted, 0, 10)
 {
 	static uint8_t expected[BYTES];
 	uint64_t x = 88172645463325252ull + (uint64_t)_i, status;
@@ -314,21 +307,8 @@ START_TEST(whatever_is_posted_arrives_as_posted)
 	ck_assert(!memcmp(expected, far_end, BYTES));
 	cvy_copy_sender_close(sender);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("p2p/queue_copy");
-	TCase *tcase = tcase_create("copy");
-
-	tcase_add_test(tcase, a_batch_is_few_copies_and_all_arrives);
-	tcase_add_test(tcase, a_signal_stands_between_the_puts_around_it);
-	tcase_add_test(tcase, puts_that_overlap_keep_their_order);
-	tcase_add_loop_test(tcase, commands_are_held_until_it_is_quiet, 0, 2);
-	tcase_add_test(tcase, what_comes_meanwhile_is_held);
-	tcase_add_test(tcase, what_cannot_be_is_refused);
-	tcase_add_loop_test(tcase, a_copier_that_fails_fails_the_queue, 0, 2);
-	tcase_add_loop_test(tcase, whatever_is_posted_arrives_as_posted, 0, 10);
-	suite_add_tcase(suite, tcase);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "p2p/queue_copy"));
 }

@@ -74,7 +74,7 @@ static void close_all(void)
 	cvy_loop_free(loop);
 }
 
-START_TEST(who_shows_its_cookie_is_let_in)
+TEST(who_shows_its_cookie_is_let_in)
 {
 	struct cvy_cookie cookie;
 	struct cvy_knock *knock;
@@ -95,11 +95,10 @@ START_TEST(who_shows_its_cookie_is_let_in)
 	close(called[1]);
 	close_all();
 }
-END_TEST
 
 enum how { WRONG, USED, FORGOTTEN, HOWS };
 
-START_TEST(nobody_else_is)
+TEST_LOOP(nobody_else_is, WRONG, HOWS)
 {
 	struct cvy_cookie cookie;
 	struct cvy_knock *knock;
@@ -124,9 +123,8 @@ START_TEST(nobody_else_is)
 	close(called[1]);
 	close_all();
 }
-END_TEST
 
-START_TEST(a_call_that_is_not_taken_says_why)
+TEST(a_call_that_is_not_taken_says_why)
 {
 	struct cvy_cookie cookie = { { 0 } };
 	struct cvy_knock *knock;
@@ -143,17 +141,8 @@ START_TEST(a_call_that_is_not_taken_says_why)
 	cvy_door_hang_up(knock);
 	close_all();
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("p2p/queue_door");
-	TCase *tcase = tcase_create("door");
-
-	tcase_set_timeout(tcase, 60);
-	tcase_add_test(tcase, who_shows_its_cookie_is_let_in);
-	tcase_add_loop_test(tcase, nobody_else_is, WRONG, HOWS);
-	tcase_add_test(tcase, a_call_that_is_not_taken_says_why);
-	suite_add_tcase(suite, tcase);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "p2p/queue_door", .timeout_s = 60));
 }

@@ -72,7 +72,7 @@ static struct cvy_proxy *open_ring(struct cvy_queue q[2], int64_t *before)
 }
 
 /* Both ways of giving up: no room in time (0), the abort word (1). */
-START_TEST(a_hole_is_a_status_of_all_queues_of_the_ring)
+TEST_LOOP(a_hole_is_a_status_of_all_queues_of_the_ring, 0, 2)
 {
 	struct cvy_queue q[2];
 	int64_t before;
@@ -93,10 +93,9 @@ START_TEST(a_hole_is_a_status_of_all_queues_of_the_ring)
 	ck_assert_int_eq(cvy_queue_await(&q[1], before), CVY_QUEUE_FAILED);
 	cvy_proxy_close(proxy);
 }
-END_TEST
 
 /* Who has claimed and waits while another gives up does not wait for its own time. */
-START_TEST(who_waits_behind_a_hole_is_told)
+TEST(who_waits_behind_a_hole_is_told)
 {
 	struct cvy_queue q[2];
 	int64_t before;
@@ -107,15 +106,8 @@ START_TEST(who_waits_behind_a_hole_is_told)
 	ck_assert_int_eq(cvy_queue_signal(&q[1], 0, 2), CVY_QUEUE_FAILED);
 	cvy_proxy_close(proxy);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("p2p/queue_hole");
-	TCase *tcase = tcase_create("ring");
-
-	tcase_add_loop_test(tcase, a_hole_is_a_status_of_all_queues_of_the_ring, 0, 2);
-	tcase_add_test(tcase, who_waits_behind_a_hole_is_told);
-	suite_add_tcase(suite, tcase);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "p2p/queue_hole"));
 }

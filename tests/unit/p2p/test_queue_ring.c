@@ -81,7 +81,7 @@ static void open_ring(uint32_t depth)
 	}
 }
 
-START_TEST(each_bit_of_a_command_comes_out)
+TEST(each_bit_of_a_command_comes_out)
 {
 	struct cvy_ring_command c, out;
 	uint64_t w[2], x = 88172645463325252ull;
@@ -110,10 +110,9 @@ START_TEST(each_bit_of_a_command_comes_out)
 		ck_assert_uint_eq(out.value, c.value);
 	}
 }
-END_TEST
 
 /* Only one half is there, first the one, then the other: no command until both are. */
-START_TEST(half_a_command_is_none)
+TEST(half_a_command_is_none)
 {
 	struct cvy_ring_command c = { .op = CVY_RING_SIGNAL, .queue = 0, .remote = 64, .value = 5 };
 	uint64_t w[2];
@@ -133,7 +132,6 @@ START_TEST(half_a_command_is_none)
 		cvy_proxy_close(proxy);
 	}
 }
-END_TEST
 
 static void *poster(void *arg)
 {
@@ -155,7 +153,7 @@ static void *poster(void *arg)
 	return arg ? arg : (void *)1;
 }
 
-START_TEST(posters_share_a_ring)
+TEST_LOOP(posters_share_a_ring, 0, 2)
 {
 	pthread_t thread[POSTERS];
 	void *result;
@@ -171,10 +169,9 @@ START_TEST(posters_share_a_ring)
 	ck_assert_uint_eq(*(uint64_t *)links[0].far + *(uint64_t *)links[1].far, POSTERS * EACH);
 	cvy_proxy_close(proxy);
 }
-END_TEST
 
 /* One queue's link does nothing more; the other's tickets still complete. */
-START_TEST(one_dead_peer_holds_up_no_other)
+TEST(one_dead_peer_holds_up_no_other)
 {
 	int64_t dead, t;
 
@@ -194,9 +191,8 @@ START_TEST(one_dead_peer_holds_up_no_other)
 	ck_assert_int_eq(cvy_queue_await(&q[1], cvy_queue_signal(&q[1], 0, 201)), 1);
 	cvy_proxy_close(proxy);
 }
-END_TEST
 
-START_TEST(a_full_ring_presses_back)
+TEST(a_full_ring_presses_back)
 {
 	uint64_t since;
 	int64_t t = 0, last = 0;
@@ -223,10 +219,9 @@ START_TEST(a_full_ring_presses_back)
 	ck_assert_int_eq(cvy_queue_put(&q[0], 0, 0, BYTES + 1), CVY_QUEUE_RANGE);
 	cvy_proxy_close(proxy);
 }
-END_TEST
 
 /* A queue whose link was taken away fails; another link begins with a clean status. */
-START_TEST(links_are_replaced)
+TEST(links_are_replaced)
 {
 	struct cvy_proxy_link link = { .ctx = &links[1],
 				       .local_bytes = BYTES,
@@ -248,19 +243,8 @@ START_TEST(links_are_replaced)
 	ck_assert_uint_eq(*(uint64_t *)(links[1].far + 8), 3);
 	cvy_proxy_close(proxy);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("p2p/queue_ring");
-	TCase *tcase = tcase_create("ring");
-
-	tcase_add_test(tcase, each_bit_of_a_command_comes_out);
-	tcase_add_test(tcase, half_a_command_is_none);
-	tcase_add_loop_test(tcase, posters_share_a_ring, 0, 2);
-	tcase_add_test(tcase, one_dead_peer_holds_up_no_other);
-	tcase_add_test(tcase, a_full_ring_presses_back);
-	tcase_add_test(tcase, links_are_replaced);
-	suite_add_tcase(suite, tcase);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "p2p/queue_ring"));
 }

@@ -78,7 +78,7 @@ static void close_all(void)
 	free(far);
 }
 
-START_TEST(puts_of_any_length_arrive)
+TEST(puts_of_any_length_arrive)
 {
 	static const size_t lengths[] = { 0, 1, 8, 4095, 65535, 65536, 65537, 200000, (size_t)3 << 20 };
 	int64_t t;
@@ -94,10 +94,9 @@ START_TEST(puts_of_any_length_arrive)
 	}
 	close_all();
 }
-END_TEST
 
 /* A tag is the last word of a packet: what has come of it in part is not there, and what stands before it is. */
-START_TEST(words_arrive_whole_and_in_order)
+TEST(words_arrive_whole_and_in_order)
 {
 	struct {
 		uint32_t op, queue;
@@ -123,10 +122,9 @@ START_TEST(words_arrive_whole_and_in_order)
 	close(fd[1]);
 	free(far);
 }
-END_TEST
 
 /* Nothing is left of a queue that is idle: a far end that has not answered keeps it busy. */
-START_TEST(idle_is_when_all_has_been_answered)
+TEST(idle_is_when_all_has_been_answered)
 {
 	int64_t t;
 
@@ -144,10 +142,9 @@ START_TEST(idle_is_when_all_has_been_answered)
 		cvy_q_pause();
 	close_all();
 }
-END_TEST
 
 /* Who sees a signal sees what was put before it. */
-START_TEST(a_signal_comes_after_its_put)
+TEST(a_signal_comes_after_its_put)
 {
 	uint64_t n = 20000;
 	int64_t t = 0;
@@ -168,9 +165,8 @@ START_TEST(a_signal_comes_after_its_put)
 	ck_assert_uint_eq(cvy_q_load((uint64_t *)(void *)(far + 8)), 2 * n);
 	close_all();
 }
-END_TEST
 
-START_TEST(a_far_end_that_ends_is_a_status)
+TEST(a_far_end_that_ends_is_a_status)
 {
 	int64_t t;
 
@@ -187,10 +183,9 @@ START_TEST(a_far_end_that_ends_is_a_status)
 	ck_assert_uint_eq(cvy_proxy_status(proxy, 0), 0x15);
 	close_all();
 }
-END_TEST
 
 /* The path carries short packets and loses long ones: the far end is there, and no data come through. */
-START_TEST(a_path_that_carries_no_data_is_a_status)
+TEST(a_path_that_carries_no_data_is_a_status)
 {
 	struct sock_filter lose[] = { BPF_STMT(BPF_LD | BPF_W | BPF_LEN, 0),
 				      BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, 500, 0, 1), BPF_STMT(BPF_RET | BPF_K, 0),
@@ -206,7 +201,6 @@ START_TEST(a_path_that_carries_no_data_is_a_status)
 	ck_assert_int_eq(cvy_tcp_receiver_check(receiver), 0);
 	close_all();
 }
-END_TEST
 
 static const uint64_t lies[][3] = {
 	/* op, remote, value */
@@ -222,7 +216,7 @@ static const uint64_t lies[][3] = {
 };
 
 /* A stranger's frames: nothing is stored, the connection ends. */
-START_TEST(what_cannot_be_ends_the_connection)
+TEST_LOOP(what_cannot_be_ends_the_connection, 0, sizeof(lies) / sizeof(lies[0]))
 {
 	struct {
 		uint32_t op, queue;
@@ -242,20 +236,8 @@ START_TEST(what_cannot_be_ends_the_connection)
 	close(fd[1]);
 	free(far);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("p2p/queue_tcp");
-	TCase *tcase = tcase_create("tcp");
-
-	tcase_add_test(tcase, puts_of_any_length_arrive);
-	tcase_add_test(tcase, words_arrive_whole_and_in_order);
-	tcase_add_test(tcase, idle_is_when_all_has_been_answered);
-	tcase_add_test(tcase, a_signal_comes_after_its_put);
-	tcase_add_test(tcase, a_far_end_that_ends_is_a_status);
-	tcase_add_test(tcase, a_path_that_carries_no_data_is_a_status);
-	tcase_add_loop_test(tcase, what_cannot_be_ends_the_connection, 0, sizeof(lies) / sizeof(lies[0]));
-	suite_add_tcase(suite, tcase);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "p2p/queue_tcp"));
 }

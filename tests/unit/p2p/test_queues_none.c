@@ -7,7 +7,7 @@
 #include "../../suite.h"
 #include "queues.h"
 
-START_TEST(a_build_without_mlx5_says_so)
+TEST(a_build_without_mlx5_says_so)
 {
 	struct cvy_errbox *box = cvy_errbox_new();
 	struct cvy_nic_args args = { .box = box };
@@ -24,14 +24,8 @@ START_TEST(a_build_without_mlx5_says_so)
 	cvy_pair_close(NULL);
 	cvy_errbox_free(box);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("p2p/queues_none");
-	TCase *tcase = tcase_create("queues_none");
-
-	tcase_add_test(tcase, a_build_without_mlx5_says_so);
-	suite_add_tcase(suite, tcase);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "p2p/queues_none"));
 }

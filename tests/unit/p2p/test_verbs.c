@@ -243,7 +243,7 @@ static void give_key(int i)
 
 /* ---- out ---- */
 
-START_TEST(a_put_and_its_line_are_one_doorbell_and_the_tag_comes_last)
+TEST(a_put_and_its_line_are_one_doorbell_and_the_tag_comes_last)
 {
 	size_t at = t.mesh.layout.slots;
 
@@ -261,10 +261,9 @@ START_TEST(a_put_and_its_line_are_one_doorbell_and_the_tag_comes_last)
 	run(1);
 	ck_assert_uint_eq(seen(0)->tag, 42);
 }
-END_TEST
 
 /* _i 0: inside the request, 1: the device has no inline data */
-START_TEST(a_line_is_sent_as_it_was_when_it_was_given)
+TEST_LOOP(a_line_is_sent_as_it_was_when_it_was_given, 0, 2)
 {
 	if (_i) {
 		t.v->is_inline = 0;
@@ -279,9 +278,8 @@ START_TEST(a_line_is_sent_as_it_was_when_it_was_given)
 	ck_assert_uint_eq(seen(1)->tag, 10);
 	ck_assert_int_eq(seen(1)->data[0], 1);
 }
-END_TEST
 
-START_TEST(what_waits_is_bounded_and_no_queue_of_the_device_overruns)
+TEST(what_waits_is_bounded_and_no_queue_of_the_device_overruns)
 {
 	size_t at = t.mesh.layout.slots, n = 0;
 
@@ -307,10 +305,9 @@ START_TEST(what_waits_is_bounded_and_no_queue_of_the_device_overruns)
 	for (size_t i = 0; i < n; i++)
 		ck_assert_int_eq(t.mirror[at + i * 64 + 63], (int)(i % 251) + 1);
 }
-END_TEST
 
 /* Operations hear no AGAIN: what of theirs did not fit would be missing behind a line that says it is there. */
-START_TEST(messages_leave_room_in_the_queue_for_operations)
+TEST(messages_leave_room_in_the_queue_for_operations)
 {
 	struct cvy_channel_args args = { .mesh = &t.mesh, .rank = 1, .max_ranks = 2, .own_inc = 3, .inc = 7 };
 	size_t at = t.mesh.layout.slots;
@@ -339,9 +336,8 @@ START_TEST(messages_leave_room_in_the_queue_for_operations)
 	cvy_channel_flush(&ch, 1);
 	ck_assert_uint_eq(ch.pushed, ch.written);
 }
-END_TEST
 
-START_TEST(a_put_across_regions_is_split_and_waits_for_keys_in_order)
+TEST(a_put_across_regions_is_split_and_waits_for_keys_in_order)
 {
 	struct cvy_verbs_region one = cvy_region_get(&t.mesh.layout, 1);
 	size_t at = one.at + one.bytes - 100;
@@ -368,19 +364,17 @@ START_TEST(a_put_across_regions_is_split_and_waits_for_keys_in_order)
 	ck_assert_uint_eq(seen(0)->tag, 5);
 	ck_assert_int_eq(seen(0)->data[0], 5);
 }
-END_TEST
 
-START_TEST(a_put_outside_the_window_is_refused)
+TEST(a_put_outside_the_window_is_refused)
 {
 	ck_assert_int_eq(t.link.ops->put(&t.link, WINDOW - 8, 9), COVEY_ERR_INVAL);
 	ck_assert_int_eq(t.link.ops->put(&t.link, WINDOW + 1, 0), COVEY_ERR_INVAL);
 	ck_assert_int_eq(t.link.ops->put(&t.link, WINDOW - 8, 8), 0);
 }
-END_TEST
 
 /* ---- lost ---- */
 
-START_TEST(a_failed_completion_ends_the_path_once)
+TEST(a_failed_completion_ends_the_path_once)
 {
 	write_line(0, 1, 1);
 	ck_assert_int_eq(t.link.ops->signal(&t.link, first_line(0)), 0);
@@ -396,9 +390,8 @@ START_TEST(a_failed_completion_ends_the_path_once)
 	ck_assert_int_eq(hca.errs, 1);
 	ck_assert_uint_eq(hca.posted, 2);
 }
-END_TEST
 
-START_TEST(own_memory_that_cannot_be_registered_is_named_and_rdma_not_tried_again)
+TEST(own_memory_that_cannot_be_registered_is_named_and_rdma_not_tried_again)
 {
 	hca.no_memory = 1;
 	t.link.ops->put(&t.link, t.mesh.layout.slots, 8);
@@ -406,9 +399,8 @@ START_TEST(own_memory_that_cannot_be_registered_is_named_and_rdma_not_tried_agai
 	ck_assert_ptr_nonnull(strstr(t.peer.lost, "registering"));
 	ck_assert_uint_eq(t.peer.rdma_off, 7);
 }
-END_TEST
 
-START_TEST(a_region_too_large_for_the_device_is_named)
+TEST(a_region_too_large_for_the_device_is_named)
 {
 	char why[CVY_CAUSE] = "";
 
@@ -416,11 +408,10 @@ START_TEST(a_region_too_large_for_the_device_is_named)
 	ck_assert_ptr_null(cvy_rdma_register(&t.rdma, t.window.own, 2 << 20, 0, why, sizeof(why)));
 	ck_assert_ptr_nonnull(strstr(why, "too large for the RDMA device"));
 }
-END_TEST
 
 /* ---- asleep ---- */
 
-START_TEST(who_sleeps_says_so_once_and_again_after_it_was_woken)
+TEST(who_sleeps_says_so_once_and_again_after_it_was_woken)
 {
 	short events = 0;
 
@@ -439,9 +430,8 @@ START_TEST(who_sleeps_says_so_once_and_again_after_it_was_woken)
 	run(1);
 	ck_assert_uint_eq(t.far_box.asleep, 2);
 }
-END_TEST
 
-START_TEST(a_line_wakes_who_had_said_that_it_sleeps)
+TEST(a_line_wakes_who_had_said_that_it_sleeps)
 {
 	t.v->box->asleep = 1;
 	ck_assert_int_eq(cvy_verbs_poll(t.v), 0); /* nothing was sent: nothing to wake for */
@@ -453,9 +443,8 @@ START_TEST(a_line_wakes_who_had_said_that_it_sleeps)
 	run(DEPTH);
 	ck_assert_int_eq(hca.sends, 1);
 }
-END_TEST
 
-START_TEST(a_line_that_crossed_with_the_word_of_sleep_wakes_too)
+TEST(a_line_that_crossed_with_the_word_of_sleep_wakes_too)
 {
 	ck_assert_int_eq(t.link.ops->signal(&t.link, first_line(0)), 0);
 	run(2);
@@ -467,9 +456,8 @@ START_TEST(a_line_that_crossed_with_the_word_of_sleep_wakes_too)
 	run(DEPTH);
 	ck_assert_int_eq(hca.sends, 1);
 }
-END_TEST
 
-START_TEST(a_forked_child_posts_nothing)
+TEST(a_forked_child_posts_nothing)
 {
 	short events;
 
@@ -477,29 +465,10 @@ START_TEST(a_forked_child_posts_nothing)
 	ck_assert_int_eq(t.link.ops->fd(&t.link, 0, &events), t.channel.fd);
 	ck_assert_uint_eq(hca.posted, 0);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("p2p/verbs");
-	TCase *path = tcase_create("path");
-
-	tcase_add_checked_fixture(path, set_up, tear_down);
-	tcase_add_test(path, a_put_and_its_line_are_one_doorbell_and_the_tag_comes_last);
-	tcase_add_loop_test(path, a_line_is_sent_as_it_was_when_it_was_given, 0, 2);
-	tcase_add_test(path, what_waits_is_bounded_and_no_queue_of_the_device_overruns);
-	tcase_add_test(path, messages_leave_room_in_the_queue_for_operations);
-	tcase_add_test(path, a_put_across_regions_is_split_and_waits_for_keys_in_order);
-	tcase_add_test(path, a_put_outside_the_window_is_refused);
-	tcase_add_test(path, a_failed_completion_ends_the_path_once);
-	tcase_add_test(path, own_memory_that_cannot_be_registered_is_named_and_rdma_not_tried_again);
-	tcase_add_test(path, a_region_too_large_for_the_device_is_named);
-	tcase_add_test(path, who_sleeps_says_so_once_and_again_after_it_was_woken);
-	tcase_add_test(path, a_line_wakes_who_had_said_that_it_sleeps);
-	tcase_add_test(path, a_line_that_crossed_with_the_word_of_sleep_wakes_too);
-	tcase_add_test(path, a_forked_child_posts_nothing);
-	suite_add_tcase(suite, path);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "p2p/verbs", .setup = set_up, .teardown = tear_down));
 }
 #else
 #include <stdio.h>

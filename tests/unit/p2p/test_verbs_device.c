@@ -14,7 +14,7 @@
 #include "../../suite.h"
 #include "verbs.h"
 
-START_TEST(regions_cover_the_window_once)
+TEST_LOOP(regions_cover_the_window_once, 0, 4)
 {
 	static const size_t windows[] = { 1 << 20, 16 << 20, (size_t)4 << 30, (size_t)4 << 40 };
 	struct cvy_layout l = cvy_layout(windows[_i], 16384);
@@ -33,9 +33,8 @@ START_TEST(regions_cover_the_window_once)
 	}
 	ck_assert_uint_eq(end, l.window_bytes);
 }
-END_TEST
 
-START_TEST(a_device_is_named_with_port_and_gid)
+TEST(a_device_is_named_with_port_and_gid)
 {
 	static const char *const wrong[] = { "mlx5_0:",	   "mlx5_0:0",	   "mlx5_0:256", "mlx5_0:1/",
 					     "mlx5_0:1/x", "mlx5_0:1/-1",  ":1",	 "../x",
@@ -51,7 +50,6 @@ START_TEST(a_device_is_named_with_port_and_gid)
 	for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++)
 		ck_assert_msg(cvy_rdma_parse(wrong[i], &w) == COVEY_ERR_INVAL, "\"%s\" was taken", wrong[i]);
 }
-END_TEST
 
 static void put_file(const char *root, const char *path, const char *text)
 {
@@ -78,7 +76,7 @@ static int look(const char *root, const char *device, char *why, size_t bytes)
 	return cvy_rdma_look(root, &w, why, bytes);
 }
 
-START_TEST(what_is_missing_is_said)
+TEST(what_is_missing_is_said)
 {
 	char root[] = "/tmp/covey-verbs-XXXXXX", why[CVY_CAUSE], command[64];
 	uint8_t gid[16];
@@ -103,9 +101,8 @@ START_TEST(what_is_missing_is_said)
 	snprintf(command, sizeof(command), "rm -r %s", root);
 	ck_assert_int_eq(system(command), 0);
 }
-END_TEST
 
-START_TEST(addresses_survive_the_welcome)
+TEST(addresses_survive_the_welcome)
 {
 	struct sockaddr_in v4 = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(0x0a4d000b) };
 	struct sockaddr_in6 v6 = { .sin6_family = AF_INET6, .sin6_addr = { { { 0x20, 1, 0xd, 0xb8, [15] = 1 } } } };
@@ -122,9 +119,8 @@ START_TEST(addresses_survive_the_welcome)
 	ck_assert_int_eq(back.ss_family, AF_INET6);
 	ck_assert_int_eq(memcmp(&((struct sockaddr_in6 *)&back)->sin6_addr, &v6.sin6_addr, 16), 0);
 }
-END_TEST
 
-START_TEST(a_peer_is_given_up_within_the_bound)
+TEST(a_peer_is_given_up_within_the_bound)
 {
 	ck_assert_int_eq(cvy_rdma_ack_timeout(500), 14);
 	for (int ms = 8; ms <= 60000; ms += 7) {
@@ -136,20 +132,10 @@ START_TEST(a_peer_is_given_up_within_the_bound)
 		ck_assert_msg(all <= ms && (e == 21 || 2 * all > ms), "%d ms: %.1f ms", ms, all);
 	}
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("p2p/verbs_device");
-	TCase *text = tcase_create("text");
-
-	tcase_add_loop_test(text, regions_cover_the_window_once, 0, 4);
-	tcase_add_test(text, a_device_is_named_with_port_and_gid);
-	tcase_add_test(text, what_is_missing_is_said);
-	tcase_add_test(text, addresses_survive_the_welcome);
-	tcase_add_test(text, a_peer_is_given_up_within_the_bound);
-	suite_add_tcase(suite, text);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "p2p/verbs_device"));
 }
 #else
 #include <stdio.h>

@@ -392,7 +392,7 @@ static void dial_all(int steps)
 
 /* ---- made, and dead on the way ---- */
 
-START_TEST(a_dialled_connection_comes_up_and_leaves_nothing)
+TEST(a_dialled_connection_comes_up_and_leaves_nothing)
 {
 	begin(CVY_WANT_DIAL, COVEY_TRANSPORT_VERBS);
 	dial_all(3);
@@ -400,9 +400,8 @@ START_TEST(a_dialled_connection_comes_up_and_leaves_nothing)
 	ck_assert_ptr_eq(t.peer->link->ops, &cvy_transport_verbs);
 	end();
 }
-END_TEST
 
-START_TEST(a_request_with_the_cookie_is_taken_once)
+TEST(a_request_with_the_cookie_is_taken_once)
 {
 	begin(CVY_WANT_EXPECT, COVEY_TRANSPORT_VERBS);
 	request();
@@ -415,10 +414,9 @@ START_TEST(a_request_with_the_cookie_is_taken_once)
 	ck_assert_int_eq(t.ups, 1);
 	end();
 }
-END_TEST
 
 /* _i: how far it had come. Each event, expected there or not, ends it or changes nothing, and never twice. */
-START_TEST(any_event_in_any_state_leaves_nothing)
+TEST_LOOP(any_event_in_any_state_leaves_nothing, 0, 4)
 {
 	for (int event = RDMA_CM_EVENT_ADDR_RESOLVED; event <= RDMA_CM_EVENT_TIMEWAIT_EXIT; event++) {
 		struct rdma_cm_id late = { .context = (void *)(uintptr_t)1 };
@@ -438,9 +436,8 @@ START_TEST(any_event_in_any_state_leaves_nothing)
 		end();
 	}
 }
-END_TEST
 
-START_TEST(established_twice_is_one_link)
+TEST(established_twice_is_one_link)
 {
 	struct cvy_link *link;
 
@@ -453,12 +450,11 @@ START_TEST(established_twice_is_one_link)
 	ck_assert_int_eq(t.ups, 1);
 	end();
 }
-END_TEST
 
 /* ---- the control link beside it ---- */
 
 /* Over iWARP the listener's end stands first: what it says then must not be read before ours stands, too. */
-START_TEST(who_dials_reads_nothing_until_both_are_up)
+TEST(who_dials_reads_nothing_until_both_are_up)
 {
 	begin(CVY_WANT_DIAL, COVEY_TRANSPORT_VERBS);
 	dial_all(2);
@@ -468,9 +464,8 @@ START_TEST(who_dials_reads_nothing_until_both_are_up)
 	ck_assert_int_eq(t.peer->control->stopped, 0);
 	end();
 }
-END_TEST
 
-START_TEST(a_key_asked_for_before_there_is_a_queue_pair_is_not_given)
+TEST(a_key_asked_for_before_there_is_a_queue_pair_is_not_given)
 {
 	begin(CVY_WANT_DIAL, COVEY_TRANSPORT_VERBS);
 	told(CVY_WIRE_ASK, 0, 0);
@@ -478,9 +473,8 @@ START_TEST(a_key_asked_for_before_there_is_a_queue_pair_is_not_given)
 	dial_all(3);
 	end();
 }
-END_TEST
 
-START_TEST(a_region_asked_for_twice_is_registered_once)
+TEST(a_region_asked_for_twice_is_registered_once)
 {
 	int before;
 
@@ -494,10 +488,9 @@ START_TEST(a_region_asked_for_twice_is_registered_once)
 	ck_assert_int_eq(cm.mrs, before + 1);
 	end();
 }
-END_TEST
 
 /* Else the number of keys that are wanted is wrong for ever, and the next one is never asked for. */
-START_TEST(a_key_that_nobody_asked_for_is_not_taken)
+TEST(a_key_that_nobody_asked_for_is_not_taken)
 {
 	struct cvy_verbs *v;
 
@@ -513,10 +506,9 @@ START_TEST(a_key_that_nobody_asked_for_is_not_taken)
 	ck_assert_int_eq(v->far.state[1], CVY_KEY_WANTED);
 	end();
 }
-END_TEST
 
 /* Else the peer's ring waits behind it for ever. */
-START_TEST(a_key_that_cannot_be_told_ends_the_path)
+TEST(a_key_that_cannot_be_told_ends_the_path)
 {
 	begin(CVY_WANT_DIAL, COVEY_TRANSPORT_VERBS);
 	dial_all(3);
@@ -526,10 +518,9 @@ START_TEST(a_key_that_cannot_be_told_ends_the_path)
 	ck_assert_int_eq(t.peer->verbs->dead, 1);
 	end();
 }
-END_TEST
 
 /* The dialler went on to tcp, and rdma_cm connects all the same. */
-START_TEST(rdma_that_wins_over_tcp_closes_its_connections)
+TEST(rdma_that_wins_over_tcp_closes_its_connections)
 {
 	int fd;
 
@@ -544,25 +535,10 @@ START_TEST(rdma_that_wins_over_tcp_closes_its_connections)
 	ck_assert_int_eq(fcntl(fd, F_GETFD), -1);
 	end();
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("p2p/verbs_dial");
-	TCase *dial = tcase_create("dial");
-
-	tcase_add_test(dial, a_dialled_connection_comes_up_and_leaves_nothing);
-	tcase_add_test(dial, a_request_with_the_cookie_is_taken_once);
-	tcase_add_loop_test(dial, any_event_in_any_state_leaves_nothing, 0, 4);
-	tcase_add_test(dial, established_twice_is_one_link);
-	tcase_add_test(dial, who_dials_reads_nothing_until_both_are_up);
-	tcase_add_test(dial, a_key_asked_for_before_there_is_a_queue_pair_is_not_given);
-	tcase_add_test(dial, a_region_asked_for_twice_is_registered_once);
-	tcase_add_test(dial, a_key_that_nobody_asked_for_is_not_taken);
-	tcase_add_test(dial, a_key_that_cannot_be_told_ends_the_path);
-	tcase_add_test(dial, rdma_that_wins_over_tcp_closes_its_connections);
-	suite_add_tcase(suite, dial);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "p2p/verbs_dial"));
 }
 #else
 #include <stdio.h>

@@ -35,7 +35,7 @@ int __wrap_posix_fallocate(int fd, off_t from, off_t n)
 	return __real_posix_fallocate(fd, from, n);
 }
 
-START_TEST(signals_do_not_keep_a_window_from_its_room)
+TEST(signals_do_not_keep_a_window_from_its_room)
 {
 	struct cvy_window *w;
 	sigset_t blocked;
@@ -47,9 +47,8 @@ START_TEST(signals_do_not_keep_a_window_from_its_room)
 	ck_assert_int_eq(sigismember(&blocked, SIGALRM), 0);
 	cvy_window_put(w);
 }
-END_TEST
 
-START_TEST(nobody_but_the_owner_maps_it_writable)
+TEST(nobody_but_the_owner_maps_it_writable)
 {
 	struct cvy_window *w;
 	void *at;
@@ -68,9 +67,8 @@ START_TEST(nobody_but_the_owner_maps_it_writable)
 	munmap(at, 4096);
 	cvy_window_put(w);
 }
-END_TEST
 
-START_TEST(a_receiver_takes_sealed_memory_of_the_right_size_only)
+TEST(a_receiver_takes_sealed_memory_of_the_right_size_only)
 {
 	struct cvy_layout other = cvy_layout(16 << 20, 65536);
 	struct cvy_window *w;
@@ -90,9 +88,8 @@ START_TEST(a_receiver_takes_sealed_memory_of_the_right_size_only)
 	close(file);
 	cvy_window_put(w);
 }
-END_TEST
 
-START_TEST(the_same_calls_give_the_same_offsets)
+TEST(the_same_calls_give_the_same_offsets)
 {
 	struct cvy_heap h[2];
 	size_t a[2], b[2], c[2], d[2];
@@ -115,7 +112,6 @@ START_TEST(the_same_calls_give_the_same_offsets)
 	cvy_heap_clear(&h[0]);
 	cvy_heap_clear(&h[1]);
 }
-END_TEST
 
 /* Does a core dump leave out the mapping that holds @at? -1: nothing is mapped there. */
 static int is_hidden(const void *at)
@@ -136,7 +132,7 @@ static int is_hidden(const void *at)
 	return hidden;
 }
 
-START_TEST(a_core_dump_leaves_windows_out)
+TEST(a_core_dump_leaves_windows_out)
 {
 	const size_t bytes = layout()->window_bytes;
 	struct cvy_window *w;
@@ -159,19 +155,8 @@ START_TEST(a_core_dump_leaves_windows_out)
 	munmap(all, 4 * bytes);
 	cvy_window_put(w);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("p2p/window");
-	TCase *t = tcase_create("window");
-
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, signals_do_not_keep_a_window_from_its_room);
-	tcase_add_test(t, nobody_but_the_owner_maps_it_writable);
-	tcase_add_test(t, a_receiver_takes_sealed_memory_of_the_right_size_only);
-	tcase_add_test(t, a_core_dump_leaves_windows_out);
-	tcase_add_test(t, the_same_calls_give_the_same_offsets);
-	suite_add_tcase(s, t);
-	return suite_run(s);
+	return suite_run(SUITE(.name = "p2p/window", .timeout_s = 60));
 }
