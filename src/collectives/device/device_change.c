@@ -53,7 +53,8 @@ static void take_turn(struct cvy_device *d, enum cvy_device_turn turn)
 	pthread_mutex_unlock(&d->lock);
 }
 
-static struct cvy_event take_held(struct cvy_device *d, struct cvy_event *held)
+/* Posts an event of the engine that hold_back() kept, if the device has come as far. */
+static void release(struct cvy_device *d, struct cvy_event *held)
 {
 	struct cvy_event ev = { .kind = 0 };
 
@@ -63,14 +64,6 @@ static struct cvy_event take_held(struct cvy_device *d, struct cvy_event *held)
 		held->kind = 0;
 	}
 	pthread_mutex_unlock(&d->lock);
-	return ev;
-}
-
-/* Posts an event of the engine that hold_back() kept, if the device has come as far. */
-static void release(struct cvy_device *d, struct cvy_event *held)
-{
-	struct cvy_event ev = take_held(d, held);
-
 	if (ev.kind)
 		cvy_post(&d->agent, &ev);
 }
@@ -137,16 +130,11 @@ void cvy_device_freeze(struct cvy_device *d, uint32_t epoch)
 /* ---- a view is learned: fences, then the exchange of numbers ---- */
 
 /* A message that is lost with its link is sent again when the link is up, or another view follows. */
-static void tell(struct cvy_device *d, int rank, int type, const void *body, uint32_t bytes)
-{
-	d->send(d->send_ctx, rank, d->view->member[rank].inc, type, d->view->epoch, body, bytes, -1);
-}
-
 static void say_have(struct cvy_device *d, int rank)
 {
 	struct cvy_device_have *h = &d->peer[d->rank].have;
 
-	tell(d, rank, CVY_MSG_HAVE, h, sizeof(*h));
+	d->send(d->send_ctx, rank, d->view->member[rank].inc, CVY_MSG_HAVE, d->view->epoch, h, sizeof(*h), -1);
 }
 
 static void own_have(struct cvy_device *d)
