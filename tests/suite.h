@@ -15,7 +15,7 @@
 struct suite {
 	const char *name;
 	void (*setup)(void), (*teardown)(void); /* NULL: none */
-	int timeout_s;				/* 0: Check's */
+	int timeout_s;				/* 0: as CTest says, or 60 */
 	struct {
 		const TTest *test;
 		int from, to;
@@ -62,8 +62,8 @@ static inline Suite *suite_made(const struct suite *how)
 	suite_add_tcase(suite, tc);
 	if (how->setup || how->teardown)
 		tcase_add_checked_fixture(tc, how->setup, how->teardown);
-	if (how->timeout_s)
-		tcase_set_timeout(tc, how->timeout_s);
+	if (how->timeout_s || !getenv("CK_DEFAULT_TIMEOUT"))
+		tcase_set_timeout(tc, how->timeout_s ? how->timeout_s : 60);
 	for (int i = 0; i < all->tests; i++)
 		tcase_add_loop_test(tc, all->test[i].test, all->test[i].from, all->test[i].to);
 	return suite;

@@ -11,7 +11,7 @@ static struct covey_mask mask_of(uint64_t bits)
 }
 
 /* Of 8 ranks, 2 to 5 are gone. */
-START_TEST(eight_ranks_of_which_four_are_gone)
+TEST(eight_ranks_of_which_four_are_gone)
 {
 	for (int shared = 0; shared <= 2; shared++) {
 		const int32_t want[20] = { 1, 4, shared, 4 - shared, 0, 1, -1, -1, -1, -1,
@@ -27,9 +27,8 @@ START_TEST(eight_ranks_of_which_four_are_gone)
 		ck_assert(cvy_mask_equal(&back, &living));
 	}
 }
-END_TEST
 
-START_TEST(experts_of_a_rank_stay_as_many)
+TEST(experts_of_a_rank_stay_as_many)
 {
 	struct cvy_wire_elastic e = { .ranks = 8, .shared_ranks = 2, .experts = 24 };
 	struct covey_mask living = mask_of(0xbe);
@@ -41,9 +40,8 @@ START_TEST(experts_of_a_rank_stay_as_many)
 	ck_assert_int_eq(words[2], 1);
 	ck_assert_int_eq(words[3], 20);
 }
-END_TEST
 
-START_TEST(nobody_is_gone)
+TEST(nobody_is_gone)
 {
 	struct cvy_wire_elastic e = { .ranks = 3, .experts = 6 };
 	const int32_t want[10] = { 0, 3, 0, 6, 0, 1, 2, 0, 1, 2 };
@@ -56,9 +54,8 @@ START_TEST(nobody_is_gone)
 	ck_assert_int_eq(cvy_wire_elastic_read(&e, words, 10, &back), 0);
 	ck_assert(cvy_mask_equal(&back, &living));
 }
-END_TEST
 
-START_TEST(all_masks_come_back)
+TEST(all_masks_come_back)
 {
 	struct cvy_wire_elastic e = { .ranks = 7, .shared_ranks = 2, .experts = 10 };
 
@@ -75,7 +72,6 @@ START_TEST(all_masks_come_back)
 		ck_assert(cvy_mask_equal(&back, &living));
 	}
 }
-END_TEST
 
 static void refuse(int at, int32_t value, const char *cause)
 {
@@ -88,7 +84,7 @@ static void refuse(int at, int32_t value, const char *cause)
 	ck_refused(cvy_wire_elastic_read(&e, words, 20, &living), cause);
 }
 
-START_TEST(what_does_not_agree_is_refused)
+TEST(what_does_not_agree_is_refused)
 {
 	struct cvy_wire_elastic e = { .ranks = 8, .shared_ranks = 1, .experts = 21 };
 	struct covey_mask living = { { 0x1c3 } };
@@ -110,9 +106,8 @@ START_TEST(what_does_not_agree_is_refused)
 	e.experts = 20;
 	ck_refused(cvy_wire_elastic_write(&e, &living, words), "20 experts on 7 ranks");
 }
-END_TEST
 
-START_TEST(any_words_do_no_harm)
+TEST_LOOP(any_words_do_no_harm, 0, 3)
 {
 	struct cvy_wire_elastic e = { .ranks = 4, .shared_ranks = 1, .experts = 6 };
 	struct covey_mask living;
@@ -130,18 +125,8 @@ START_TEST(any_words_do_no_harm)
 	}
 	ck_assert_int_gt(accepted, 0);
 }
-END_TEST
 
 int main(void)
 {
-	const struct oracle_test tests[] = {
-		{ eight_ranks_of_which_four_are_gone, 0 },
-		{ experts_of_a_rank_stay_as_many, 0 },
-		{ nobody_is_gone, 0 },
-		{ all_masks_come_back, 0 },
-		{ what_does_not_agree_is_refused, 0 },
-		{ any_words_do_no_harm, 3 },
-	};
-
-	return oracle_run("golden/wire_elastic", tests, sizeof(tests) / sizeof(tests[0]));
+	return suite_run(SUITE(.name = "golden/wire_elastic"));
 }

@@ -7,7 +7,7 @@
 /* The largest of the five shapes. */
 static const struct cvy_wire_flat known = { .ranks = 8, .experts = 256, .tokens = 256, .hidden = 7168, .top_k = 8 };
 
-START_TEST(slices_are_aligned_and_in_order)
+TEST(slices_are_aligned_and_in_order)
 {
 	struct cvy_wire_flat f = known;
 
@@ -36,9 +36,8 @@ START_TEST(slices_are_aligned_and_in_order)
 	ck_assert_uint_eq(CVY_WIRE_FLAT_HEAP, 10737418240);
 	ck_assert_uint_eq(CVY_WIRE_FLAT_COMBINE, 5368709120);
 }
-END_TEST
 
-START_TEST(a_slice_begins_at_a_multiple_of_128)
+TEST(a_slice_begins_at_a_multiple_of_128)
 {
 	size_t top = 0;
 
@@ -50,16 +49,14 @@ START_TEST(a_slice_begins_at_a_multiple_of_128)
 	cvy_wire_flat_slice(&top, SIZE_MAX - 700);
 	ck_assert_uint_eq(cvy_wire_flat_slice(&top, 1000), SIZE_MAX);
 }
-END_TEST
 
-START_TEST(addresses_differ_by_the_heaps)
+TEST(addresses_differ_by_the_heaps)
 {
 	ck_assert_uint_eq(cvy_wire_flat_translate(0x7000001234, 0x7000000000, 0x9000000000), 0x9000001234);
 	ck_assert_uint_eq(cvy_wire_flat_translate(0x9000001234, 0x9000000000, 0x7000000000), 0x7000001234);
 }
-END_TEST
 
-START_TEST(bytes_of_a_rank_are_those_of_the_log)
+TEST(bytes_of_a_rank_are_those_of_the_log)
 {
 	static const struct {
 		int experts, top_k, hidden, tokens;
@@ -82,9 +79,8 @@ START_TEST(bytes_of_a_rank_are_those_of_the_log)
 		ck_assert_uint_eq(f.back_x.bytes, shape[i].bytes);
 	}
 }
-END_TEST
 
-START_TEST(bad_shapes_are_refused)
+TEST(bad_shapes_are_refused)
 {
 	struct cvy_wire_flat f = known;
 
@@ -99,7 +95,6 @@ START_TEST(bad_shapes_are_refused)
 	f = (struct cvy_wire_flat){ .ranks = 4096, .experts = 4096, .tokens = 1 << 20, .hidden = 1 << 20, .top_k = 32 };
 	ck_refused(cvy_wire_flat_layout(&f), "use fewer tokens");
 }
-END_TEST
 
 enum { RANKS = 4, TOP_K = 3, TOKENS = 5, HIDDEN = 45 };
 
@@ -112,7 +107,7 @@ static void small(struct cvy_wire_flat *f, struct oracle *o, int seed)
 	oracle_open(o, seed, &shape, &f->row);
 }
 
-START_TEST(dispatch_images_give_the_entries_back)
+TEST_LOOP(dispatch_images_give_the_entries_back, 0, 9)
 {
 	struct cvy_wire_image heap;
 	struct cvy_wire_flat f;
@@ -144,9 +139,8 @@ START_TEST(dispatch_images_give_the_entries_back)
 	image_close(&heap);
 	oracle_close(&o);
 }
-END_TEST
 
-START_TEST(post_images_are_by_expert)
+TEST_LOOP(post_images_are_by_expert, 0, 9)
 {
 	struct cvy_wire_image heap;
 	struct cvy_wire_flat f;
@@ -174,9 +168,8 @@ START_TEST(post_images_are_by_expert)
 	image_close(&heap);
 	oracle_close(&o);
 }
-END_TEST
 
-START_TEST(combine_images_give_the_rows_back)
+TEST_LOOP(combine_images_give_the_rows_back, 0, 6)
 {
 	uint8_t rows[TOKENS * TOP_K * 2 * HIDDEN], row[2 * HIDDEN];
 	struct cvy_wire_image heap;
@@ -201,9 +194,8 @@ START_TEST(combine_images_give_the_rows_back)
 	}
 	oracle_close(&o);
 }
-END_TEST
 
-START_TEST(silence_and_wrong_words_are_told_apart)
+TEST(silence_and_wrong_words_are_told_apart)
 {
 	struct cvy_wire_token token = { .payload = NULL };
 	struct cvy_wire_image heap;
@@ -231,9 +223,8 @@ START_TEST(silence_and_wrong_words_are_told_apart)
 	image_close(&heap);
 	oracle_close(&o);
 }
-END_TEST
 
-START_TEST(any_bytes_do_no_harm)
+TEST_LOOP(any_bytes_do_no_harm, 0, 11)
 {
 	struct cvy_wire_image heap;
 	uint8_t x[2 * HIDDEN];
@@ -258,22 +249,8 @@ START_TEST(any_bytes_do_no_harm)
 	image_close(&heap);
 	oracle_close(&o);
 }
-END_TEST
 
 int main(void)
 {
-	const struct oracle_test tests[] = {
-		{ slices_are_aligned_and_in_order, 0 },
-		{ a_slice_begins_at_a_multiple_of_128, 0 },
-		{ addresses_differ_by_the_heaps, 0 },
-		{ bytes_of_a_rank_are_those_of_the_log, 0 },
-		{ bad_shapes_are_refused, 0 },
-		{ dispatch_images_give_the_entries_back, 9 },
-		{ post_images_are_by_expert, 9 },
-		{ combine_images_give_the_rows_back, 6 },
-		{ silence_and_wrong_words_are_told_apart, 0 },
-		{ any_bytes_do_no_harm, 11 },
-	};
-
-	return oracle_run("golden/wire_flat", tests, sizeof(tests) / sizeof(tests[0]));
+	return suite_run(SUITE(.name = "golden/wire_flat"));
 }

@@ -12,7 +12,7 @@ static struct cvy_wire_slot slot(int format)
 	return s;
 }
 
-START_TEST(slots_have_the_known_sizes)
+TEST(slots_have_the_known_sizes)
 {
 	ck_assert_uint_eq(slot(CVY_WIRE_HT_BF16).bytes, 14416);
 	ck_assert_uint_eq(slot(CVY_WIRE_HT_FP8).bytes, 7472);
@@ -20,9 +20,8 @@ START_TEST(slots_have_the_known_sizes)
 	ck_assert_uint_eq(slot(CVY_WIRE_HT_DEEPEP_FP8).bytes, 7472);
 	ck_assert_uint_eq(slot(CVY_WIRE_HT_COMBINE).bytes, 14384);
 }
-END_TEST
 
-START_TEST(fields_have_two_orders)
+TEST(fields_have_two_orders)
 {
 	struct cvy_wire_slot s = slot(CVY_WIRE_HT_FP8), d = slot(CVY_WIRE_HT_DEEPEP_FP8);
 
@@ -41,7 +40,6 @@ START_TEST(fields_have_two_orders)
 	ck_assert_uint_eq(slot(CVY_WIRE_HT_COMBINE).part[CVY_WIRE_IDS].bytes, 0);
 	ck_assert_uint_eq(slot(CVY_WIRE_HT_COMBINE).part[CVY_WIRE_WEIGHTS].at, 14344);
 }
-END_TEST
 
 /* A slot of 1024 bytes. */
 static const struct cvy_wire_ht known = { .format = CVY_WIRE_HT_BF16,
@@ -55,7 +53,7 @@ static const struct cvy_wire_ht known = { .format = CVY_WIRE_HT_BF16,
 					  .rdma_capacity = 1024,
 					  .nvl_capacity = 1024 };
 
-START_TEST(buffers_have_the_known_sizes)
+TEST(buffers_have_the_known_sizes)
 {
 	struct cvy_wire_ht ht = known;
 
@@ -75,10 +73,9 @@ START_TEST(buffers_have_the_known_sizes)
 	ck_assert_uint_eq(ht.nvl.head_at, 83886080 + 1280);
 	ck_assert_uint_eq(ht.nvl.tail_at, 83886080 + 1600);
 }
-END_TEST
 
 /* DeepEP also counts the arrays that it sends from. */
-START_TEST(the_doubled_buffer_has_the_known_size)
+TEST(the_doubled_buffer_has_the_known_size)
 {
 	struct cvy_wire_ht ht = known;
 
@@ -90,14 +87,13 @@ START_TEST(the_doubled_buffer_has_the_known_size)
 	ck_assert_uint_eq(ht.rdma.head_at, 2 * 20971520 + 2880);
 	ck_assert_uint_eq(ht.nvl.bytes, 83888000);
 }
-END_TEST
 
 static void refuse(struct cvy_wire_ht ht, const char *words)
 {
 	ck_refused(cvy_wire_ht_layout(&ht), words);
 }
 
-START_TEST(bad_shapes_are_refused)
+TEST(bad_shapes_are_refused)
 {
 	struct cvy_wire_ht ht = known;
 
@@ -123,9 +119,8 @@ START_TEST(bad_shapes_are_refused)
 	ht.rdma_capacity = INT32_MAX;
 	refuse(ht, "are too large: use smaller rings");
 }
-END_TEST
 
-START_TEST(channels_take_blocks_of_tokens)
+TEST(channels_take_blocks_of_tokens)
 {
 	struct cvy_wire_ht ht = known;
 	int next = 0;
@@ -146,15 +141,8 @@ START_TEST(channels_take_blocks_of_tokens)
 		ck_assert_int_eq(next, tokens);
 	}
 }
-END_TEST
 
 int main(void)
 {
-	const struct oracle_test tests[] = {
-		{ slots_have_the_known_sizes, 0 },   { fields_have_two_orders, 0 },
-		{ buffers_have_the_known_sizes, 0 }, { the_doubled_buffer_has_the_known_size, 0 },
-		{ bad_shapes_are_refused, 0 },	     { channels_take_blocks_of_tokens, 0 },
-	};
-
-	return oracle_run("golden/wire_ht", tests, sizeof(tests) / sizeof(tests[0]));
+	return suite_run(SUITE(.name = "golden/wire_ht"));
 }

@@ -44,7 +44,7 @@ static int mask_of(const struct cvy_wire_ht *ht, const struct oracle *o, int src
 	return mask;
 }
 
-START_TEST(prefixes_count_each_token_once)
+TEST_LOOP(prefixes_count_each_token_once, 0, 8)
 {
 	struct cvy_wire_ht ht;
 	struct oracle o;
@@ -71,7 +71,6 @@ START_TEST(prefixes_count_each_token_once)
 		}
 	oracle_close(&o);
 }
-END_TEST
 
 struct read {
 	uint8_t payload[512], scales[8];
@@ -132,7 +131,7 @@ static void check_rdma(const struct cvy_wire_ht *ht, const struct oracle *o, int
 	ck_refused(cvy_wire_ht_rdma_write(ht, &o->routing, dst, &ring, n + 1, buffer), "the ring has only");
 }
 
-START_TEST(rdma_rings_give_the_tokens_back)
+TEST_LOOP(rdma_rings_give_the_tokens_back, 0, 8)
 {
 	struct cvy_wire_image buffer;
 	struct cvy_wire_ht ht;
@@ -147,7 +146,6 @@ START_TEST(rdma_rings_give_the_tokens_back)
 	image_close(&buffer);
 	oracle_close(&o);
 }
-END_TEST
 
 static void check_nvl(const struct cvy_wire_ht *ht, const struct oracle *o, int dst, struct cvy_wire_ht_ring ring,
 		      struct cvy_wire_image *buffer)
@@ -180,7 +178,7 @@ static void check_nvl(const struct cvy_wire_ht *ht, const struct oracle *o, int 
 							 ring.channel));
 }
 
-START_TEST(nvl_rings_give_the_tokens_back)
+TEST_LOOP(nvl_rings_give_the_tokens_back, 0, 8)
 {
 	struct cvy_wire_image buffer;
 	struct cvy_wire_ht ht;
@@ -195,9 +193,8 @@ START_TEST(nvl_rings_give_the_tokens_back)
 	image_close(&buffer);
 	oracle_close(&o);
 }
-END_TEST
 
-START_TEST(silence_and_wrong_words_are_told_apart)
+TEST(silence_and_wrong_words_are_told_apart)
 {
 	const struct cvy_wire_ht_ring ring = { 1, 1 };
 	struct cvy_wire_image buffer;
@@ -230,9 +227,8 @@ START_TEST(silence_and_wrong_words_are_told_apart)
 	image_close(&buffer);
 	oracle_close(&o);
 }
-END_TEST
 
-START_TEST(any_bytes_do_no_harm)
+TEST_LOOP(any_bytes_do_no_harm, 0, 12)
 {
 	struct cvy_wire_image rdma, nvl;
 	struct cvy_wire_ht_span by_node[3];
@@ -263,15 +259,8 @@ START_TEST(any_bytes_do_no_harm)
 	image_close(&nvl);
 	oracle_close(&o);
 }
-END_TEST
 
 int main(void)
 {
-	const struct oracle_test tests[] = {
-		{ prefixes_count_each_token_once, 8 }, { rdma_rings_give_the_tokens_back, 8 },
-		{ nvl_rings_give_the_tokens_back, 8 }, { silence_and_wrong_words_are_told_apart, 0 },
-		{ any_bytes_do_no_harm, 12 },
-	};
-
-	return oracle_run("golden/wire_ht_image", tests, sizeof(tests) / sizeof(tests[0]));
+	return suite_run(SUITE(.name = "golden/wire_ht_image"));
 }

@@ -15,7 +15,7 @@ static size_t message(int fp8, int hidden)
 	return s.bytes;
 }
 
-START_TEST(messages_have_the_sizes_of_the_wire)
+TEST(messages_have_the_sizes_of_the_wire)
 {
 	static const int hidden[] = { 2048, 2560, 3072, 4096, 5120, 6144, 7168, 8192 };
 	struct cvy_wire_slot s;
@@ -37,9 +37,8 @@ START_TEST(messages_have_the_sizes_of_the_wire)
 	ck_assert_uint_eq(s.part[CVY_WIRE_SCALE].bytes, 224);
 	ck_refused(cvy_wire_slot_of(NULL, CVY_WIRE_LL_FP8, 2880, 8, &s), "takes multiples of 512");
 }
-END_TEST
 
-START_TEST(slots_are_by_expert_then_source_then_token)
+TEST(slots_are_by_expert_then_source_then_token)
 {
 	struct cvy_wire_ll ll = known;
 
@@ -54,9 +53,8 @@ START_TEST(slots_are_by_expert_then_source_then_token)
 	ck_assert_uint_eq(cvy_wire_ll_row_at(&ll, 0, 1), 14336);
 	ck_assert_uint_eq(cvy_wire_ll_done_at(200), 800);
 }
-END_TEST
 
-START_TEST(zero_tokens_is_not_silence)
+TEST(zero_tokens_is_not_silence)
 {
 	ck_assert_int_eq(cvy_wire_count_encode(0), -1);
 	ck_assert_int_eq(cvy_wire_count_encode(128), -129);
@@ -65,9 +63,8 @@ START_TEST(zero_tokens_is_not_silence)
 		ck_assert_int_eq(cvy_wire_count_decode(cvy_wire_count_encode(n)), n);
 	}
 }
-END_TEST
 
-START_TEST(two_halves_take_the_known_total)
+TEST(two_halves_take_the_known_total)
 {
 	struct cvy_wire_ll ll = known;
 
@@ -81,9 +78,8 @@ START_TEST(two_halves_take_the_known_total)
 	ck_assert_uint_eq(ll.recv_data_at, 470812672);
 	ck_assert_int_eq(ll.local, 32);
 }
-END_TEST
 
-START_TEST(outputs_have_the_documented_shapes)
+TEST(outputs_have_the_documented_shapes)
 {
 	struct cvy_wire_ll ll = known;
 	struct cvy_wire_ll_outputs o;
@@ -102,9 +98,8 @@ START_TEST(outputs_have_the_documented_shapes)
 	ck_assert_int_eq(cvy_wire_ll_layout(&ll), 0);
 	ck_refused(cvy_wire_ll_outputs(&ll, &o), "multiples of 4");
 }
-END_TEST
 
-START_TEST(range_packs_count_above_first_row)
+TEST(range_packs_count_above_first_row)
 {
 	int64_t range = cvy_ep_range(5, 300);
 
@@ -114,9 +109,8 @@ START_TEST(range_packs_count_above_first_row)
 	ck_assert_uint_eq(cvy_ep_range_count(cvy_ep_range(0x80000000u, 0xffffffffu)), 0x80000000u);
 	ck_assert_uint_eq(cvy_ep_range_first(cvy_ep_range(0x80000000u, 0xffffffffu)), 0xffffffffu);
 }
-END_TEST
 
-START_TEST(data_and_their_count_share_a_queue)
+TEST(data_and_their_count_share_a_queue)
 {
 	ck_assert_int_eq(cvy_wire_ll_queue(NULL, 8, 0, 0), 0);
 	ck_assert_int_eq(cvy_wire_ll_queue(NULL, 8, 3, 5), 101);
@@ -128,9 +122,8 @@ START_TEST(data_and_their_count_share_a_queue)
 	ck_refused(cvy_wire_ll_queue(NULL, 0, 0, 0), "ranks is 0");
 	ck_refused(cvy_wire_ll_queue(NULL, 8, 1, -1), "the local expert is -1");
 }
-END_TEST
 
-START_TEST(bad_shapes_are_refused)
+TEST(bad_shapes_are_refused)
 {
 	struct cvy_wire_ll ll = known;
 
@@ -143,7 +136,6 @@ START_TEST(bad_shapes_are_refused)
 	ll.hidden = 1 << 21;
 	ck_refused(cvy_wire_ll_layout(&ll), "hidden is 2097152");
 }
-END_TEST
 
 /* 4 ranks of 2 experts. */
 static void small(struct cvy_wire_ll *ll, struct oracle *o, int seed)
@@ -179,7 +171,7 @@ static void check_run(const struct cvy_wire_ll *ll, const struct oracle *o, cons
 	ck_assert_int_eq(cvy_wire_ll_read(ll, half, local, src, n, &(struct cvy_wire_token){ 0 }), COVEY_ERR_INVAL);
 }
 
-START_TEST(dispatch_images_give_the_tokens_back)
+TEST_LOOP(dispatch_images_give_the_tokens_back, 0, 12)
 {
 	struct cvy_wire_image half;
 	struct cvy_wire_ll ll;
@@ -195,10 +187,9 @@ START_TEST(dispatch_images_give_the_tokens_back)
 	image_close(&half);
 	oracle_close(&o);
 }
-END_TEST
 
 /* Byte by byte where the numbers say, without a reader. */
-START_TEST(one_message_is_where_the_formula_says)
+TEST(one_message_is_where_the_formula_says)
 {
 	const struct cvy_wire_ll shape = { .ranks = 2, .experts = 4, .tokens = 3, .hidden = 512, .fp8 = 0 };
 	static const int32_t ids[] = { -1, 3 }; /* rank 1's token 1 goes to local expert 1 of rank 1 */
@@ -223,9 +214,8 @@ START_TEST(one_message_is_where_the_formula_says)
 	ck_assert_mem_eq(at + 16, payload, 1024);
 	image_close(&half);
 }
-END_TEST
 
-START_TEST(combine_images_give_the_rows_back)
+TEST_LOOP(combine_images_give_the_rows_back, 0, 6)
 {
 	uint8_t rows[15 * 1024], row[1024];
 	struct cvy_wire_image half;
@@ -250,9 +240,8 @@ START_TEST(combine_images_give_the_rows_back)
 	image_close(&half);
 	oracle_close(&o);
 }
-END_TEST
 
-START_TEST(silence_and_wrong_words_are_told_apart)
+TEST(silence_and_wrong_words_are_told_apart)
 {
 	struct cvy_wire_image half;
 	struct cvy_wire_token token = { .payload = NULL };
@@ -285,9 +274,8 @@ START_TEST(silence_and_wrong_words_are_told_apart)
 	image_close(&half);
 	oracle_close(&o);
 }
-END_TEST
 
-START_TEST(any_bytes_do_no_harm)
+TEST_LOOP(any_bytes_do_no_harm, 0, 11)
 {
 	struct cvy_wire_image half;
 	uint8_t payload[1024], scales[16];
@@ -309,25 +297,8 @@ START_TEST(any_bytes_do_no_harm)
 	image_close(&half);
 	oracle_close(&o);
 }
-END_TEST
 
 int main(void)
 {
-	const struct oracle_test tests[] = {
-		{ messages_have_the_sizes_of_the_wire, 0 },
-		{ slots_are_by_expert_then_source_then_token, 0 },
-		{ zero_tokens_is_not_silence, 0 },
-		{ two_halves_take_the_known_total, 0 },
-		{ outputs_have_the_documented_shapes, 0 },
-		{ range_packs_count_above_first_row, 0 },
-		{ data_and_their_count_share_a_queue, 0 },
-		{ bad_shapes_are_refused, 0 },
-		{ one_message_is_where_the_formula_says, 0 },
-		{ dispatch_images_give_the_tokens_back, 12 },
-		{ combine_images_give_the_rows_back, 6 },
-		{ silence_and_wrong_words_are_told_apart, 0 },
-		{ any_bytes_do_no_harm, 11 },
-	};
-
-	return oracle_run("golden/wire_ll", tests, sizeof(tests) / sizeof(tests[0]));
+	return suite_run(SUITE(.name = "golden/wire_ll"));
 }

@@ -12,7 +12,7 @@ static struct cvy_wire_pg group(int ranks, int kind)
 	return pg;
 }
 
-START_TEST(chunks_are_a_buffer_shared_by_the_ranks)
+TEST(chunks_are_a_buffer_shared_by_the_ranks)
 {
 	struct cvy_wire_pg eight = group(8, CVY_WIRE_PG_SAME), most = group(64, CVY_WIRE_PG_EACH);
 
@@ -27,9 +27,8 @@ START_TEST(chunks_are_a_buffer_shared_by_the_ranks)
 	ck_assert_uint_eq(eight.buffers_bytes, 67108864);
 	ck_assert_uint_eq(eight.sync_bytes, 256);
 }
-END_TEST
 
-START_TEST(pieces_lie_by_rank)
+TEST(pieces_lie_by_rank)
 {
 	struct cvy_wire_pg same = group(8, CVY_WIRE_PG_SAME), each = group(8, CVY_WIRE_PG_EACH);
 
@@ -40,9 +39,8 @@ START_TEST(pieces_lie_by_rank)
 	ck_assert_int_eq(cvy_wire_pg_parity(6), 0);
 	ck_assert_int_eq(cvy_wire_pg_parity(7), 1);
 }
-END_TEST
 
-START_TEST(bad_shapes_are_refused)
+TEST(bad_shapes_are_refused)
 {
 	struct cvy_wire_pg pg = { .ranks = 65 };
 
@@ -50,7 +48,6 @@ START_TEST(bad_shapes_are_refused)
 	pg = (struct cvy_wire_pg){ .ranks = 2, .kind = 2 };
 	ck_refused(cvy_wire_pg_layout(&pg), "kind is 2");
 }
-END_TEST
 
 static void check_slots(uint64_t seq, size_t bytes, int first, int count)
 {
@@ -61,7 +58,7 @@ static void check_slots(uint64_t seq, size_t bytes, int first, int count)
 	ck_assert_int_eq(s.count, count);
 }
 
-START_TEST(messages_take_adjacent_slots)
+TEST(messages_take_adjacent_slots)
 {
 	struct cvy_wire_pg_slots s;
 
@@ -78,9 +75,8 @@ START_TEST(messages_take_adjacent_slots)
 	ck_refused(cvy_wire_pg_slots(NULL, 0, ((size_t)16 << 20) + 1, &s),
 		   "16777217 bytes: all slots together have 16777216");
 }
-END_TEST
 
-START_TEST(steps_are_read_as_they_were_written)
+TEST_LOOP(steps_are_read_as_they_were_written, 0, 6)
 {
 	enum { RANKS = 5 };
 	struct cvy_wire_pg pg = group(RANKS, _i & 1 ? CVY_WIRE_PG_EACH : CVY_WIRE_PG_SAME);
@@ -110,9 +106,8 @@ START_TEST(steps_are_read_as_they_were_written)
 	image_close(&memory.buffer);
 	image_close(&memory.sync);
 }
-END_TEST
 
-START_TEST(wrong_words_are_refused)
+TEST(wrong_words_are_refused)
 {
 	struct cvy_wire_pg pg = group(2, CVY_WIRE_PG_SAME);
 	struct cvy_wire_pg_memory memory = { image_open(2 * pg.chunk), image_open(pg.sync_bytes) };
@@ -127,9 +122,8 @@ START_TEST(wrong_words_are_refused)
 	image_close(&memory.buffer);
 	image_close(&memory.sync);
 }
-END_TEST
 
-START_TEST(messages_are_read_as_they_were_written)
+TEST(messages_are_read_as_they_were_written)
 {
 	struct cvy_wire_image region = image_open(CVY_WIRE_PG_BUFFER);
 	uint8_t *message = malloc(150000), *back = malloc(150000);
@@ -151,19 +145,8 @@ START_TEST(messages_are_read_as_they_were_written)
 	free(message);
 	free(back);
 }
-END_TEST
 
 int main(void)
 {
-	const struct oracle_test tests[] = {
-		{ chunks_are_a_buffer_shared_by_the_ranks, 0 },
-		{ pieces_lie_by_rank, 0 },
-		{ bad_shapes_are_refused, 0 },
-		{ messages_take_adjacent_slots, 0 },
-		{ steps_are_read_as_they_were_written, 6 },
-		{ wrong_words_are_refused, 0 },
-		{ messages_are_read_as_they_were_written, 0 },
-	};
-
-	return oracle_run("golden/wire_pg", tests, sizeof(tests) / sizeof(tests[0]));
+	return suite_run(SUITE(.name = "golden/wire_pg"));
 }

@@ -12,7 +12,7 @@ static struct cvy_wire_slot slot(int format, int hidden)
 	return s;
 }
 
-START_TEST(window_slots_have_the_known_sizes)
+TEST(window_slots_have_the_known_sizes)
 {
 	struct cvy_wire_slot s = slot(CVY_WIRE_WIN_INT4, 7168);
 
@@ -33,9 +33,8 @@ START_TEST(window_slots_have_the_known_sizes)
 	ck_assert_uint_eq(slot(CVY_WIRE_WIN_INT8, 7001).part[CVY_WIRE_SCALE].at, 7008);
 	ck_refused(cvy_wire_slot_of(NULL, CVY_WIRE_WIN_INT4, 7001, 8, &s), "takes multiples of 2");
 }
-END_TEST
 
-START_TEST(mesh_slots_have_the_known_sizes)
+TEST(mesh_slots_have_the_known_sizes)
 {
 	struct cvy_wire_slot s = slot(CVY_WIRE_MESH_INT4, 7168);
 
@@ -52,9 +51,8 @@ START_TEST(mesh_slots_have_the_known_sizes)
 	ck_assert_uint_eq(s.bytes, 15360);
 	ck_assert_uint_eq(s.staged * 16, s.bytes * 15);
 }
-END_TEST
 
-START_TEST(combine_slots_have_room_for_16_bits)
+TEST(combine_slots_have_room_for_16_bits)
 {
 	struct cvy_wire_slot s = slot(CVY_WIRE_WIN_COMBINE_INT8, 7168);
 
@@ -65,9 +63,8 @@ START_TEST(combine_slots_have_room_for_16_bits)
 	ck_assert_uint_eq(s.used, 8960);
 	ck_assert_uint_eq(s.bytes, 14336);
 }
-END_TEST
 
-START_TEST(a_block_says_that_it_has_arrived)
+TEST(a_block_says_that_it_has_arrived)
 {
 	struct cvy_wire_slot s = slot(CVY_WIRE_MESH_INT8, 1000); /* 1024 + 64 bytes: 3 blocks */
 	uint8_t image[3 * 512] = { 0 }, payload[1000], back[1000];
@@ -93,14 +90,13 @@ START_TEST(a_block_says_that_it_has_arrived)
 	cvy_wire_part_read(&s, image, CVY_WIRE_PAYLOAD, back);
 	ck_assert_mem_eq(back, payload, 1000);
 }
-END_TEST
 
 /* 4 experts each, on 64 ranks. */
 static const struct cvy_wire_win known = {
 	.format = CVY_WIRE_WIN_16, .ranks = 64, .experts = 256, .tokens = 64, .hidden = 7168, .top_k = 8
 };
 
-START_TEST(a_window_that_is_too_small_is_refused_with_the_size)
+TEST(a_window_that_is_too_small_is_refused_with_the_size)
 {
 	struct cvy_wire_win w = known;
 
@@ -121,9 +117,8 @@ START_TEST(a_window_that_is_too_small_is_refused_with_the_size)
 	w.format = CVY_WIRE_MESH_16;
 	ck_refused(cvy_wire_win_layout(&w), "need 517996544 (494.0 MiB); use one of 494 MiB");
 }
-END_TEST
 
-START_TEST(states_are_where_the_operator_has_them)
+TEST(states_are_where_the_operator_has_them)
 {
 	struct cvy_wire_win w = known;
 
@@ -153,14 +148,13 @@ START_TEST(states_are_where_the_operator_has_them)
 	ck_assert_int_eq(w.choices, 20);
 	ck_assert_uint_lt(cvy_wire_win_done_at(&w, 1, 511, 19), CVY_WIRE_WIN_DISPATCH_HALF - 32);
 }
-END_TEST
 
 static void refuse(struct cvy_wire_win w, const char *words)
 {
 	ck_refused(cvy_wire_win_layout(&w), words);
 }
 
-START_TEST(bad_shapes_are_refused)
+TEST(bad_shapes_are_refused)
 {
 	struct cvy_wire_win w = known;
 
@@ -196,9 +190,8 @@ START_TEST(bad_shapes_are_refused)
 				   .shared_experts = 1 };
 	refuse(w, "15 experts of a rank and 768 ranks are 11520 runs: the state window has words for 2048");
 }
-END_TEST
 
-START_TEST(copies_under_way_are_two_or_one)
+TEST(copies_under_way_are_two_or_one)
 {
 	const size_t budget = CVY_WIRE_WIN_STAGING;
 
@@ -209,20 +202,8 @@ START_TEST(copies_under_way_are_two_or_one)
 	ck_refused(cvy_wire_win_buffers(NULL, budget, budget - 14399, 14400), "have no room for a copy of 14400");
 	ck_refused(cvy_wire_win_buffers(NULL, budget, budget + 1, 1), "no room");
 }
-END_TEST
 
 int main(void)
 {
-	const struct oracle_test tests[] = {
-		{ window_slots_have_the_known_sizes, 0 },
-		{ mesh_slots_have_the_known_sizes, 0 },
-		{ combine_slots_have_room_for_16_bits, 0 },
-		{ a_block_says_that_it_has_arrived, 0 },
-		{ a_window_that_is_too_small_is_refused_with_the_size, 0 },
-		{ states_are_where_the_operator_has_them, 0 },
-		{ bad_shapes_are_refused, 0 },
-		{ copies_under_way_are_two_or_one, 0 },
-	};
-
-	return oracle_run("golden/wire_win", tests, sizeof(tests) / sizeof(tests[0]));
+	return suite_run(SUITE(.name = "golden/wire_win"));
 }

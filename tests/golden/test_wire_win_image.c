@@ -44,7 +44,7 @@ static int goes_to(const struct cvy_wire_win *w, const struct oracle *o, int src
 	return (c - 3) * (w->shared_ranks / w->shared_experts) + src % (w->shared_ranks / w->shared_experts);
 }
 
-START_TEST(shared_experts_come_after_the_others)
+TEST(shared_experts_come_after_the_others)
 {
 	static const int32_t ids[] = { 5, -1, 0, -1, -1, -1 };
 	struct cvy_wire_source source[8] = { [5] = { .tokens = 2, .experts = ids } };
@@ -70,9 +70,8 @@ START_TEST(shared_experts_come_after_the_others)
 	ck_assert_uint_eq(cvy_wire_win_rows(&w, 1), 16); /* 4 * 8 * 2 / 4 */
 	ck_assert_uint_eq(cvy_wire_win_rows(&w, 4), 64); /* 4 * 8 * 2 experts */
 }
-END_TEST
 
-START_TEST(counts_are_prefixes_by_expert_then_source)
+TEST_LOOP(counts_are_prefixes_by_expert_then_source, 0, 12)
 {
 	struct cvy_wire_win w;
 	struct oracle o;
@@ -107,7 +106,6 @@ START_TEST(counts_are_prefixes_by_expert_then_source)
 	ck_refused(cvy_wire_win_recv_counts(&w, &o.routing, 8, &(int32_t){ 0 }), "the rank is 8");
 	oracle_close(&o);
 }
-END_TEST
 
 static void check_run(const struct cvy_wire_win *w, const struct oracle *o, const struct cvy_wire_win_memory *m,
 		      const struct cvy_wire_win_run *run)
@@ -144,7 +142,7 @@ static void memory_close(struct cvy_wire_win_memory *m)
 	image_close(&m->state);
 }
 
-START_TEST(dispatch_images_give_the_tokens_back)
+TEST_LOOP(dispatch_images_give_the_tokens_back, 0, 12)
 {
 	struct cvy_wire_win_run run;
 	struct cvy_wire_win_memory m;
@@ -163,9 +161,8 @@ START_TEST(dispatch_images_give_the_tokens_back)
 	}
 	oracle_close(&o);
 }
-END_TEST
 
-START_TEST(combine_images_give_the_rows_back)
+TEST_LOOP(combine_images_give_the_rows_back, 0, 12)
 {
 	uint8_t payload[4 * 5 * 1200], scales[4 * 5 * 150], x[1200], s[150];
 	struct cvy_wire_token got = { .payload = x, .scales = s };
@@ -195,9 +192,8 @@ START_TEST(combine_images_give_the_rows_back)
 	memory_close(&m);
 	oracle_close(&o);
 }
-END_TEST
 
-START_TEST(silence_and_wrong_words_are_told_apart)
+TEST(silence_and_wrong_words_are_told_apart)
 {
 	const struct cvy_wire_win_run run = { 1, 3 };
 	struct cvy_wire_token got = { .token = 0 };
@@ -233,9 +229,8 @@ START_TEST(silence_and_wrong_words_are_told_apart)
 	memory_close(&m);
 	oracle_close(&o);
 }
-END_TEST
 
-START_TEST(any_bytes_do_no_harm)
+TEST_LOOP(any_bytes_do_no_harm, 0, 22)
 {
 	uint8_t x[1200], s[150];
 	struct cvy_wire_token got = { .payload = x, .scales = s };
@@ -263,15 +258,8 @@ START_TEST(any_bytes_do_no_harm)
 	memory_close(&m);
 	oracle_close(&o);
 }
-END_TEST
 
 int main(void)
 {
-	const struct oracle_test tests[] = {
-		{ shared_experts_come_after_the_others, 0 },   { counts_are_prefixes_by_expert_then_source, 12 },
-		{ dispatch_images_give_the_tokens_back, 12 },  { combine_images_give_the_rows_back, 12 },
-		{ silence_and_wrong_words_are_told_apart, 0 }, { any_bytes_do_no_harm, 22 },
-	};
-
-	return oracle_run("golden/wire_win_image", tests, sizeof(tests) / sizeof(tests[0]));
+	return suite_run(SUITE(.name = "golden/wire_win_image"));
 }

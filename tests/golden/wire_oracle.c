@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "../suite.h"
 #include "wire_oracle.h"
 
 static uint32_t state;
@@ -118,15 +117,4 @@ void image_spoil(struct cvy_wire_image *image, int percent)
 void image_close(struct cvy_wire_image *image)
 {
 	free(image->at);
-}
-
-int oracle_run(const char *name, const struct oracle_test *tests, size_t n)
-{
-	Suite *suite = suite_create(name);
-	TCase *tc = tcase_create("wire");
-
-	for (size_t i = 0; i < n; i++)
-		tcase_add_loop_test(tc, tests[i].test, 0, tests[i].seeds ? tests[i].seeds : 1);
-	suite_add_tcase(suite, tc);
-	return suite_run(suite);
 }

@@ -3,7 +3,7 @@
 #ifndef TESTS_GOLDEN_WIRE_ORACLE_H
 #define TESTS_GOLDEN_WIRE_ORACLE_H
 
-#include <check.h>
+#include "../suite.h"
 #include <stdlib.h>
 
 #include "wire.h"
@@ -38,13 +38,5 @@ void image_close(struct cvy_wire_image *image);
 		ck_assert_msg(strstr(refused_info.cause, words) != NULL, "\"%s\" does not say \"%s\"", \
 			      refused_info.cause, words); \
 	} while (0)
-
-struct oracle_test {
-	const TTest *test;
-	int seeds; /* 0: once */
-};
-
-/* The body of a main(). */
-int oracle_run(const char *suite, const struct oracle_test *tests, size_t n);
 
 #endif

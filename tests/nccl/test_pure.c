@@ -8,7 +8,7 @@
 #include "../suite.h"
 #include "pure.h"
 
-START_TEST(every_type_is_coveys_or_moves_as_bytes)
+TEST(every_type_is_coveys_or_moves_as_bytes)
 {
 	for (int type = 0; type < ncclNumTypes; type++) {
 		int eight_bits = type == ncclFloat8e4m3 || type == ncclFloat8e5m2;
@@ -24,9 +24,8 @@ START_TEST(every_type_is_coveys_or_moves_as_bytes)
 	ck_assert_int_eq(ncclAvg, COVEY_AVG);
 	ck_assert_int_eq(ncclMin, COVEY_MIN);
 }
-END_TEST
 
-START_TEST(every_error_of_covey_is_one_of_nccl)
+TEST(every_error_of_covey_is_one_of_nccl)
 {
 #define ONE(name, code, text) \
 	ck_assert_int_gt(cvy_nccl_result(code), ncclSuccess); \
@@ -40,9 +39,8 @@ START_TEST(every_error_of_covey_is_one_of_nccl)
 	ck_assert_int_eq(cvy_nccl_result(COVEY_ERR_UNSUPPORTED), ncclInvalidUsage);
 	ck_assert_int_eq(cvy_nccl_result(COVEY_ERR_STORE), ncclSystemError);
 }
-END_TEST
 
-START_TEST(names_differ_by_step_number_and_count)
+TEST(names_differ_by_step_number_and_count)
 {
 	uint64_t path[4 * 4 * 4];
 	int n = 0;
@@ -58,10 +56,9 @@ START_TEST(names_differ_by_step_number_and_count)
 	}
 	ck_assert_uint_eq(cvy_nccl_mix(7, CVY_NCCL_SPLIT, 1, 0), path[4]);
 }
-END_TEST
 
 /* covey takes letters, digits, . _ - and at most 64 of them. */
-START_TEST(a_name_is_one_for_covey)
+TEST(a_name_is_one_for_covey)
 {
 	struct cvy_nccl_id id = { .root = UINT64_MAX, .path = UINT64_MAX - 1 };
 	char name[CVY_NCCL_NAME_CHARS];
@@ -69,9 +66,8 @@ START_TEST(a_name_is_one_for_covey)
 	cvy_nccl_name(&id, name);
 	ck_assert_str_eq(name, "nccl-ffffffffffffffff-fffffffffffffffe");
 }
-END_TEST
 
-START_TEST(split_orders_by_key_then_rank)
+TEST(split_orders_by_key_then_rank)
 {
 	static const int32_t all[5][2] = { { 1, 5 }, { 0, 0 }, { 1, 5 }, { 1, 2 }, { -1, 0 } };
 	static const int sizes[5] = { 3, 1, 3, 3, 0 }, ranks[5] = { 1, 0, 2, 0, -7 };
@@ -83,9 +79,8 @@ START_TEST(split_orders_by_key_then_rank)
 		ck_assert_int_eq(rank, ranks[r]);
 	}
 }
-END_TEST
 
-START_TEST(shrink_closes_gaps_whatever_the_order_of_the_list)
+TEST(shrink_closes_gaps_whatever_the_order_of_the_list)
 {
 	static const int one[] = { 0, 3 }, other[] = { 3, 0 };
 	uint64_t key[2];
@@ -97,9 +92,8 @@ START_TEST(shrink_closes_gaps_whatever_the_order_of_the_list)
 	ck_assert_int_eq(rank[1], 2);
 	ck_assert_uint_eq(key[0], key[1]);
 }
-END_TEST
 
-START_TEST(shrink_refuses_lists_that_are_none)
+TEST(shrink_refuses_lists_that_are_none)
 {
 	static const int itself[] = { 2 }, twice[] = { 1, 1 }, beyond[] = { 4 }, below[] = { -1 };
 	uint64_t key;
@@ -112,7 +106,6 @@ START_TEST(shrink_refuses_lists_that_are_none)
 	ck_assert_int_eq(cvy_nccl_shrink(NULL, 1, 4, 2, &rank, &key), -1);
 	ck_assert_int_eq(cvy_nccl_shrink(itself, 0, 4, 2, &rank, &key), -1);
 }
-END_TEST
 
 /* All peers, both ways: no round has more messages than one launch takes, and both sides have one in the same. */
 static void rounds_of(int rank, int size)
@@ -136,17 +129,16 @@ static void rounds_of(int rank, int size)
 	ck_assert_int_le(most, CVY_NCCL_MESSAGES);
 }
 
-START_TEST(rounds_fit_a_launch)
+TEST(rounds_fit_a_launch)
 {
 	for (int size = 1; size <= CVY_NCCL_RANKS; size++) {
 		rounds_of(0, size);
 		rounds_of(size - 1, size);
 	}
 }
-END_TEST
 
 /* A set of ranks has one name, however many ranks there are. */
-START_TEST(shrinks_of_large_communicators_differ)
+TEST(shrinks_of_large_communicators_differ)
 {
 	static const int sets[4][2] = { { 3, 100 }, { 67, 100 }, { 3, 164 }, { 100, 3 } };
 	uint64_t key[4];
@@ -159,22 +151,8 @@ START_TEST(shrinks_of_large_communicators_differ)
 	ck_assert_uint_ne(key[1], key[2]);
 	ck_assert_uint_eq(key[0], key[3]);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("nccl/pure");
-	TCase *all = tcase_create("all");
-
-	suite_add_tcase(suite, all);
-	tcase_add_test(all, every_type_is_coveys_or_moves_as_bytes);
-	tcase_add_test(all, every_error_of_covey_is_one_of_nccl);
-	tcase_add_test(all, names_differ_by_step_number_and_count);
-	tcase_add_test(all, a_name_is_one_for_covey);
-	tcase_add_test(all, split_orders_by_key_then_rank);
-	tcase_add_test(all, shrink_closes_gaps_whatever_the_order_of_the_list);
-	tcase_add_test(all, shrink_refuses_lists_that_are_none);
-	tcase_add_test(all, rounds_fit_a_launch);
-	tcase_add_test(all, shrinks_of_large_communicators_differ);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "nccl/pure"));
 }

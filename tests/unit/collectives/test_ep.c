@@ -172,14 +172,13 @@ static void every_routing(struct member *m)
 
 static const int worlds[] = { 1, 2, 4 };
 
-START_TEST(every_token_comes_back_right)
+TEST_LOOP(every_token_comes_back_right, 0, 6)
 {
 	struct covey_config config = harness_config("ep", worlds[_i / 2]);
 
 	config.transport = _i % 2 ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, every_routing, NULL);
 }
-END_TEST
 
 /* ---- a rank dies: before dispatch, inside it, between the phases ---- */
 
@@ -230,7 +229,7 @@ static int mortal(void *arg, int rank)
 	return 0;
 }
 
-START_TEST(survivors_of_a_death_go_on_with_what_is_there)
+TEST_LOOP(survivors_of_a_death_go_on_with_what_is_there, 0, UNDER_TSAN ? 0 : 6)
 {
 	struct kill_plan plan = { .config = harness_config("epkill", 3), .when = _i / 2 };
 	pid_t pid[3];
@@ -239,7 +238,6 @@ START_TEST(survivors_of_a_death_go_on_with_what_is_there)
 	harness_fork_all(mortal, &plan, pid, 3);
 	harness_reap_all(pid, 3, 2);
 }
-END_TEST
 
 /* ---- a rank is late: stopped, not dead ---- */
 
@@ -361,16 +359,15 @@ static void run_late(struct late_plan *plan, int (*fn)(void *, int))
 	harness_reap_all(pid, 3, -1);
 }
 
-START_TEST(who_is_late_is_masked_and_comes_back)
+TEST_LOOP(who_is_late_is_masked_and_comes_back, 0, UNDER_TSAN ? 0 : 2)
 {
 	struct late_plan plan = { .config = harness_config("eplate", 3) };
 
 	plan.config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	run_late(&plan, patient);
 }
-END_TEST
 
-START_TEST(who_is_late_leaves_where_the_policy_says_so)
+TEST_LOOP(who_is_late_leaves_where_the_policy_says_so, 0, !UNDER_TSAN)
 {
 	struct late_plan plan = { .config = harness_config("epevict", 3) };
 
@@ -378,7 +375,6 @@ START_TEST(who_is_late_leaves_where_the_policy_says_so)
 	plan.config.late = COVEY_LATE_EVICT;
 	run_late(&plan, strict);
 }
-END_TEST
 
 /* A program built before there were active_ranks: what stands behind its struct is not ours. */
 static void of_another_age(struct member *m)
@@ -405,13 +401,12 @@ static void of_another_age(struct member *m)
 	job_close(&j);
 }
 
-START_TEST(deadlines_are_of_all_ranks_or_none)
+TEST(deadlines_are_of_all_ranks_or_none)
 {
 	struct covey_config config = harness_config("epage", 2);
 
 	harness_threads(&config, of_another_age, NULL);
 }
-END_TEST
 
 /* Whatever a dispatch ends with, the combine behind it takes its place: on all ranks, or none would know how far it is. */
 static void without_rows(struct member *m)
@@ -439,28 +434,14 @@ static void without_rows(struct member *m)
 	job_close(&j);
 }
 
-START_TEST(a_dispatch_that_failed_has_no_rows)
+TEST(a_dispatch_that_failed_has_no_rows)
 {
 	struct covey_config config = harness_config("norows", 2);
 
 	harness_threads(&config, without_rows, NULL);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/ep");
-	TCase *tc = tcase_create("ep");
-
-	tcase_add_loop_test(tc, every_token_comes_back_right, 0, 6);
-	if (!UNDER_TSAN)
-		tcase_add_loop_test(tc, survivors_of_a_death_go_on_with_what_is_there, 0, 6);
-	if (!UNDER_TSAN) {
-		tcase_add_loop_test(tc, who_is_late_is_masked_and_comes_back, 0, 2);
-		tcase_add_test(tc, who_is_late_leaves_where_the_policy_says_so);
-	}
-	tcase_add_test(tc, deadlines_are_of_all_ranks_or_none);
-	tcase_add_test(tc, a_dispatch_that_failed_has_no_rows);
-	suite_add_tcase(suite, tc);
-	return harness_main(suite);
+	return harness_main(SUITE(.name = "collectives/ep"));
 }

@@ -408,17 +408,15 @@ static void attack_all(int transport, int by_unix)
 	job_end(&job);
 }
 
-START_TEST(attacks_by_unix_disturb_no_group_on_shared_memory)
+TEST(attacks_by_unix_disturb_no_group_on_shared_memory)
 {
 	attack_all(COVEY_TRANSPORT_SHM, 1);
 }
-END_TEST
 
-START_TEST(attacks_by_tcp_disturb_no_group_over_tcp)
+TEST(attacks_by_tcp_disturb_no_group_over_tcp)
 {
 	attack_all(COVEY_TRANSPORT_TCP, 0);
 }
-END_TEST
 
 /* ---- places that a scanner holds ---- */
 
@@ -459,7 +457,7 @@ static int scanner_main(void *arg, int unused)
 	return 1;
 }
 
-START_TEST(silent_callers_keep_no_joiner_out)
+TEST(silent_callers_keep_no_joiner_out)
 {
 	struct job job;
 	pid_t scanner, joiner;
@@ -475,7 +473,6 @@ START_TEST(silent_callers_keep_no_joiner_out)
 	undisturbed(&job, "a scanner that stays");
 	job_end(&job);
 }
-END_TEST
 
 /* ---- a wrong secret ---- */
 
@@ -508,7 +505,7 @@ static int impostor_main(void *arg, int me)
 	return 0;
 }
 
-START_TEST(who_has_another_secret_joins_no_group)
+TEST(who_has_another_secret_joins_no_group)
 {
 	char dir[] = "/tmp/covey-test-XXXXXX", right[64], wrong[64];
 	struct job job;
@@ -531,7 +528,6 @@ START_TEST(who_has_another_secret_joins_no_group)
 	unlink(wrong);
 	rmdir(dir);
 }
-END_TEST
 
 static void count_word(void *ctx, int level, const char *line)
 {
@@ -553,7 +549,7 @@ static int alone_main(void *arg, int mode)
 	return 0;
 }
 
-START_TEST(a_secret_that_everybody_can_read_is_said)
+TEST(a_secret_that_everybody_can_read_is_said)
 {
 	static const int modes[] = { 0600, 0640, 0644 };
 	char path[] = "/tmp/covey-test-XXXXXX";
@@ -569,20 +565,10 @@ START_TEST(a_secret_that_everybody_can_read_is_said)
 	}
 	unlink(path);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/hostile");
-	TCase *tcase = tcase_create("hostile");
-
 	if (sodium_init() < 0)
 		return 77;
-	tcase_add_test(tcase, attacks_by_unix_disturb_no_group_on_shared_memory);
-	tcase_add_test(tcase, attacks_by_tcp_disturb_no_group_over_tcp);
-	tcase_add_test(tcase, silent_callers_keep_no_joiner_out);
-	tcase_add_test(tcase, who_has_another_secret_joins_no_group);
-	tcase_add_test(tcase, a_secret_that_everybody_can_read_is_said);
-	suite_add_tcase(suite, tcase);
-	return harness_main(suite);
+	return harness_main(SUITE(.name = "collectives/hostile"));
 }

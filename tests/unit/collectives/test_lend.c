@@ -105,14 +105,14 @@ static struct covey_config small(const char *name, int world)
 	return config;
 }
 
-START_TEST(inputs_are_read_where_they_stand_and_not_after_the_call)
+/* Two hosts: that a slot is free again comes by a socket from a third rank, which ThreadSanitizer does not see. */
+TEST_LOOP(inputs_are_read_where_they_stand_and_not_after_the_call, 0, UNDER_TSAN ? 2 : 3)
 {
 	struct covey_config config = small("lend", RANKS);
 
 	config.transport = _i == 1 ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_AUTO;
 	harness_threads_on(&config, run_shapes, NULL, _i == 2 ? 2 : 0);
 }
-END_TEST
 
 /* In place nobody lends: results stand over an input that others may still read. */
 static void run_in_place(struct member *m)
@@ -131,13 +131,12 @@ static void run_in_place(struct member *m)
 	free(want); /* the rest goes with the group */
 }
 
-START_TEST(results_in_place_do_not_stand_over_what_others_read)
+TEST(results_in_place_do_not_stand_over_what_others_read)
 {
 	struct covey_config config = small("lend-in-place", RANKS);
 
 	harness_threads(&config, run_in_place, NULL);
 }
-END_TEST
 
 /* Rank 0 makes one call over and over; rank 1 lends for a while and then no more: no closing words are said then. */
 static void run_no_more(struct member *m)
@@ -161,13 +160,12 @@ static void run_no_more(struct member *m)
 	free(want);
 }
 
-START_TEST(the_same_call_waits_for_closing_words_only_where_somebody_lends)
+TEST(the_same_call_waits_for_closing_words_only_where_somebody_lends)
 {
 	struct covey_config config = small("lend-no-more", RANKS);
 
 	harness_threads(&config, run_no_more, NULL);
 }
-END_TEST
 
 static void run_errors(struct member *m)
 {
@@ -186,13 +184,12 @@ static void run_errors(struct member *m)
 	must(!covey_mem_alloc(m->group, 2u << 20, &a), "all of it is free again");
 }
 
-START_TEST(memory_is_given_and_taken_back)
+TEST(memory_is_given_and_taken_back)
 {
 	struct covey_config config = small("lend-errors", 1);
 
 	harness_threads(&config, run_errors, NULL);
 }
-END_TEST
 
 /* Rank 0 cannot be done: rank 1 calls when rank 0 has tried to give back what it lends. */
 static void run_too_soon(struct member *m)
@@ -220,14 +217,13 @@ static void run_too_soon(struct member *m)
 	free(recv);
 }
 
-START_TEST(what_is_read_is_not_taken_back)
+TEST(what_is_read_is_not_taken_back)
 {
 	struct covey_config config = small("lend-soon", 2);
 	uint64_t tried = 0;
 
 	harness_threads(&config, run_too_soon, &tried);
 }
-END_TEST
 
 /* ---- the same call in a larger group ---- */
 
@@ -285,27 +281,15 @@ static void run_growing(struct member *m)
 		pthread_join(late, NULL);
 }
 
-START_TEST(the_same_call_is_planned_anew_when_the_group_has_grown)
+TEST(the_same_call_is_planned_anew_when_the_group_has_grown)
 {
 	struct covey_config config = small("lend-grow", 2);
 
 	config.max_ranks = 4;
 	harness_threads(&config, run_growing, &config);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/lend");
-	TCase *tc = tcase_create("lend");
-
-	/* Two hosts: that a slot is free again comes by a socket from a third rank, which ThreadSanitizer does not see. */
-	tcase_add_loop_test(tc, inputs_are_read_where_they_stand_and_not_after_the_call, 0, UNDER_TSAN ? 2 : 3);
-	tcase_add_test(tc, results_in_place_do_not_stand_over_what_others_read);
-	tcase_add_test(tc, the_same_call_waits_for_closing_words_only_where_somebody_lends);
-	tcase_add_test(tc, memory_is_given_and_taken_back);
-	tcase_add_test(tc, what_is_read_is_not_taken_back);
-	tcase_add_test(tc, the_same_call_is_planned_anew_when_the_group_has_grown);
-	suite_add_tcase(suite, tc);
-	return harness_main(suite);
+	return harness_main(SUITE(.name = "collectives/lend"));
 }

@@ -230,14 +230,13 @@ static void teardown(void)
 }
 
 /* What is more than key and channel could be in another slot of a cluster. */
-START_TEST(case_holds_on_redis)
+TEST_LOOP(case_holds_on_redis, 0, store_case_count)
 {
 	server_stop(&real, SIGKILL);
 	two_keys = 1;
 	server_start(&real, "--loglevel", "warning");
 	store_cases[_i].run(&bench);
 }
-END_TEST
 
 static const char *const peek[] = { "peek", "-", "-", "-", "-", "-", "00112233445566778899aabbccddeeff", "0", "-1" };
 
@@ -246,7 +245,7 @@ static int was_refused(struct real *r)
 	return r->down_err == COVEY_ERR_AUTH;
 }
 
-START_TEST(wrong_password_is_final_and_not_told)
+TEST(wrong_password_is_final_and_not_told)
 {
 	server_stop(&real, SIGKILL);
 	server_start(&real, "--requirepass", "right");
@@ -260,7 +259,6 @@ START_TEST(wrong_password_is_final_and_not_told)
 	setenv("COVEY_STORE_PASSWORD", "right", 1);
 	ck_assert_int_eq(call(&real, 9, peek, &bench.reply), 0);
 }
-END_TEST
 
 static int phase;
 
@@ -301,7 +299,7 @@ static int times(const char *text)
 	return n;
 }
 
-START_TEST(client_comes_back_after_a_kill)
+TEST(client_comes_back_after_a_kill)
 {
 	covey_log_set(keep_line, NULL, COVEY_LOG_WARN);
 	client_open(&real, 200);
@@ -313,7 +311,6 @@ START_TEST(client_comes_back_after_a_kill)
 			      times("\n") <= 4,
 		      "%s", said);
 }
-END_TEST
 
 static int stopped(struct real *r)
 {
@@ -326,7 +323,7 @@ static int stopped(struct real *r)
 	return r->replied == 70;
 }
 
-START_TEST(stopped_server_ends_every_call_once)
+TEST(stopped_server_ends_every_call_once)
 {
 	client_open(&real, 50);
 	client_run(&real, stopped);
@@ -335,7 +332,6 @@ START_TEST(stopped_server_ends_every_call_once)
 	client_close(&real);
 	ck_assert_int_eq(real.replied, 70);
 }
-END_TEST
 
 static int asked_one_by_one(struct real *r)
 {
@@ -349,7 +345,7 @@ static int asked_one_by_one(struct real *r)
 }
 
 /* Who waits for the next answer is not held up by the one that is late already. */
-START_TEST(stopped_server_ends_a_call_after_another_in_time)
+TEST(stopped_server_ends_a_call_after_another_in_time)
 {
 	client_open(&real, 100);
 	client_run(&real, asked_one_by_one);
@@ -357,7 +353,6 @@ START_TEST(stopped_server_ends_a_call_after_another_in_time)
 	kill(real.server, SIGCONT);
 	client_close(&real);
 }
-END_TEST
 
 #define SHORT_MS 100 /* bound of a call */
 #define LATE_MS 450  /* the first answer; the connection would be given up after 10 bounds */
@@ -394,16 +389,15 @@ static int answered_late_twice(struct real *r)
 }
 
 /* Else a store that always answers late would never be heard, and nobody could join. */
-START_TEST(client_waits_longer_for_a_store_that_was_late)
+TEST(client_waits_longer_for_a_store_that_was_late)
 {
 	client_open(&real, SHORT_MS);
 	client_run(&real, answered_late_twice);
 	ck_assert_int_eq(real.err, 0);
 	client_close(&real);
 }
-END_TEST
 
-START_TEST(bad_urls_are_explained)
+TEST(bad_urls_are_explained)
 {
 	static const char *const bad[] = { "",
 					   "http://x",
@@ -439,9 +433,8 @@ START_TEST(bad_urls_are_explained)
 	ck_assert_ptr_nonnull(strstr(info.cause, err == COVEY_ERR_UNSUPPORTED ? "hiredis_ssl" : "/nowhere"));
 	ck_assert(err == COVEY_ERR_UNSUPPORTED || err == COVEY_ERR_INVAL);
 }
-END_TEST
 
-START_TEST(sentinel_urls_are_taken_apart)
+TEST(sentinel_urls_are_taken_apart)
 {
 	struct cvy_redis_url u;
 
@@ -464,10 +457,9 @@ START_TEST(sentinel_urls_are_taken_apart)
 	ck_assert_str_eq(u.server.host, "h");
 	ck_assert_int_eq(u.server.port, 6379);
 }
-END_TEST
 
 /* Tokens of clouds stand for passwords. What is too long is refused, with the limit. */
-START_TEST(urls_have_room_for_tokens)
+TEST(urls_have_room_for_tokens)
 {
 	static char token[CVY_SECRET_BYTES + 1], url[sizeof(token) + 64];
 	struct covey_error_info info;
@@ -492,10 +484,9 @@ START_TEST(urls_have_room_for_tokens)
 	cvy_errbox_get(NULL, &info);
 	ck_assert_ptr_nonnull(strstr(info.cause, "COVEY_STORE_PASSWORD is longer than 16383 bytes"));
 }
-END_TEST
 
 /* A server repeats what it refuses, and cuts it. */
-START_TEST(long_secrets_are_hidden_where_they_are_cut)
+TEST(long_secrets_are_hidden_where_they_are_cut)
 {
 	char text[200] = "with args beginning with: 'abcdefghijklmnopqrstuvwxyz0123456789ABCDE' a",
 	     secret[] = "abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJK";
@@ -503,7 +494,6 @@ START_TEST(long_secrets_are_hidden_where_they_are_cut)
 	cvy_url_hide(text, sizeof(text), secret);
 	ck_assert_str_eq(text, "with args beginning with: '***' a");
 }
-END_TEST
 
 static int pairs;
 
@@ -516,7 +506,7 @@ static void count_pair(void *ctx, const char *key, const char *value)
 	}
 }
 
-START_TEST(admin_call_reports_a_missing_group)
+TEST(admin_call_reports_a_missing_group)
 {
 	const char *argv[] = { "peek" }, *wrong[] = { "dance" };
 
@@ -527,7 +517,6 @@ START_TEST(admin_call_reports_a_missing_group)
 	ck_assert_int_eq(covey_admin_call(real.url, "g", 1, argv, cvy_now_ns() + 100 * CVY_MS, NULL, NULL),
 			 COVEY_ERR_STORE);
 }
-END_TEST
 
 /* Runs redis-cli with @command against the server. */
 static void cli(const char *command)
@@ -549,7 +538,7 @@ static void assert_cause(int err, const char *want)
 	ck_assert_msg(strstr(info.cause, want) != NULL, "no \"%s\" in: %s", want, info.cause);
 }
 
-START_TEST(what_is_wrong_with_a_store_is_named)
+TEST(what_is_wrong_with_a_store_is_named)
 {
 	const char *argv[] = { "peek" };
 
@@ -574,10 +563,9 @@ START_TEST(what_is_wrong_with_a_store_is_named)
 	cli("config set replica-serve-stale-data no");
 	assert_cause(COVEY_ERR_STORE, "replica that has lost its master");
 }
-END_TEST
 
 /* A cluster of one node, behind a unix socket. */
-START_TEST(a_cluster_that_does_not_serve_the_slot_is_named)
+TEST(a_cluster_that_does_not_serve_the_slot_is_named)
 {
 	server_stop(&real, SIGKILL);
 	server_start(&real, "--cluster-enabled", "yes");
@@ -589,7 +577,6 @@ START_TEST(a_cluster_that_does_not_serve_the_slot_is_named)
 		poll(NULL, 0, 20);
 	assert_cause(COVEY_ERR_REFUSED, "no group named g");
 }
-END_TEST
 
 /* A server that speaks like a node of a cluster: it sends whoever asks for the slot to the node at @port. */
 static pid_t other_node(int fd, int port)
@@ -629,7 +616,7 @@ static int listener(int *port)
 	return fd;
 }
 
-START_TEST(nodes_that_name_each_other_are_named)
+TEST(nodes_that_name_each_other_are_named)
 {
 	const char *argv[] = { "peek" };
 	struct covey_error_info info = { 0 };
@@ -651,33 +638,12 @@ START_TEST(nodes_that_name_each_other_are_named)
 		close(fd[i]);
 	}
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("membership/redis");
-	TCase *tc = tcase_create("redis");
-
 	if (system("command -v redis-server > /dev/null && command -v redis-cli > /dev/null") != 0) {
 		puts("skipped: there is no redis-server or no redis-cli on PATH");
 		return 77;
 	}
-	tcase_add_checked_fixture(tc, setup, teardown);
-	tcase_set_timeout(tc, 60);
-	tcase_add_loop_test(tc, case_holds_on_redis, 0, store_case_count);
-	tcase_add_test(tc, wrong_password_is_final_and_not_told);
-	tcase_add_test(tc, client_comes_back_after_a_kill);
-	tcase_add_test(tc, stopped_server_ends_every_call_once);
-	tcase_add_test(tc, stopped_server_ends_a_call_after_another_in_time);
-	tcase_add_test(tc, client_waits_longer_for_a_store_that_was_late);
-	tcase_add_test(tc, bad_urls_are_explained);
-	tcase_add_test(tc, sentinel_urls_are_taken_apart);
-	tcase_add_test(tc, urls_have_room_for_tokens);
-	tcase_add_test(tc, long_secrets_are_hidden_where_they_are_cut);
-	tcase_add_test(tc, admin_call_reports_a_missing_group);
-	tcase_add_test(tc, what_is_wrong_with_a_store_is_named);
-	tcase_add_test(tc, a_cluster_that_does_not_serve_the_slot_is_named);
-	tcase_add_test(tc, nodes_that_name_each_other_are_named);
-	suite_add_tcase(suite, tc);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "membership/redis", .setup = setup, .teardown = teardown, .timeout_s = 60));
 }

@@ -134,7 +134,7 @@ static int ask_until(const char *url, const char *why, char *cause, size_t bytes
 	return err;
 }
 
-START_TEST(a_store_is_found_at_the_last_address_of_its_name)
+TEST(a_store_is_found_at_the_last_address_of_its_name)
 {
 	char url[80], cause[240];
 
@@ -142,10 +142,9 @@ START_TEST(a_store_is_found_at_the_last_address_of_its_name)
 	ck_assert_msg(ask(url, WATCHDOG_MS, cause, sizeof(cause)) == COVEY_ERR_REFUSED, "%s", cause);
 	ck_assert_msg(strstr(cause, "no group named g") != NULL, "%s", cause);
 }
-END_TEST
 
 /* What is at the first address takes the connection and says nothing. */
-START_TEST(an_address_that_is_silent_leaves_time_for_the_next)
+TEST(an_address_that_is_silent_leaves_time_for_the_next)
 {
 	int silent = place("127.0.0.3", &port, 1);
 	char url[80], cause[240];
@@ -154,9 +153,8 @@ START_TEST(an_address_that_is_silent_leaves_time_for_the_next)
 	ck_assert_msg(ask(url, WATCHDOG_MS, cause, sizeof(cause)) == COVEY_ERR_REFUSED, "%s", cause);
 	close(silent);
 }
-END_TEST
 
-START_TEST(a_store_that_is_nowhere_is_named_with_each_address)
+TEST(a_store_that_is_nowhere_is_named_with_each_address)
 {
 	char url[80], cause[240], want[3][60];
 	int nobody = 0, fd = place("127.0.0.1", &nobody, 0);
@@ -171,7 +169,6 @@ START_TEST(a_store_that_is_nowhere_is_named_with_each_address)
 	ck_assert_ptr_nonnull(strstr(cause, "three.test"));
 	close(fd);
 }
-END_TEST
 
 static void *sentinel(void *arg)
 {
@@ -188,7 +185,7 @@ static void *sentinel(void *arg)
 }
 
 /* The name of the Sentinel has three addresses, and so has that of the master that it names. */
-START_TEST(a_sentinel_and_its_master_are_found_at_their_last_address)
+TEST(a_sentinel_and_its_master_are_found_at_their_last_address)
 {
 	char url[80], cause[240];
 	int at = 0, listener = place("127.0.0.1", &at, 1);
@@ -208,7 +205,6 @@ START_TEST(a_sentinel_and_its_master_are_found_at_their_last_address)
 			      strstr(cause, "(127.0.0.1): Connection refused"),
 		      "%s", cause);
 }
-END_TEST
 
 struct node {
 	int listener;
@@ -252,7 +248,7 @@ static int ask_node(const char *moved, int ms, char *cause, size_t bytes)
 	return err;
 }
 
-START_TEST(a_node_that_is_named_is_found_at_the_last_address_of_its_name)
+TEST(a_node_that_is_named_is_found_at_the_last_address_of_its_name)
 {
 	char cause[240], moved[40];
 
@@ -260,10 +256,9 @@ START_TEST(a_node_that_is_named_is_found_at_the_last_address_of_its_name)
 	ck_assert_msg(ask_node(moved, WATCHDOG_MS, cause, sizeof(cause)) == COVEY_ERR_REFUSED, "%s", cause);
 	ck_assert_msg(strstr(cause, "no group named g") != NULL, "%s", cause);
 }
-END_TEST
 
 /* The other addresses of the URL belong to another port. */
-START_TEST(a_node_whose_name_is_unknown_is_named)
+TEST(a_node_whose_name_is_unknown_is_named)
 {
 	char cause[240] = "";
 
@@ -271,25 +266,13 @@ START_TEST(a_node_whose_name_is_unknown_is_named)
 		ck_assert_int_eq(ask_node("none.test:1", ms, cause, sizeof(cause)), COVEY_ERR_STORE);
 	ck_assert_msg(strstr(cause, "none.test") && !strstr(cause, "127.0.0.2:1:"), "%s", cause);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("membership/redis_names");
-	TCase *tc = tcase_create("names");
-
 	if (system("command -v redis-server > /dev/null") != 0) {
 		puts("skipped: there is no redis-server on PATH");
 		return 77;
 	}
-	tcase_add_checked_fixture(tc, server_start, server_stop);
-	tcase_set_timeout(tc, 60);
-	tcase_add_test(tc, a_store_is_found_at_the_last_address_of_its_name);
-	tcase_add_test(tc, an_address_that_is_silent_leaves_time_for_the_next);
-	tcase_add_test(tc, a_store_that_is_nowhere_is_named_with_each_address);
-	tcase_add_test(tc, a_sentinel_and_its_master_are_found_at_their_last_address);
-	tcase_add_test(tc, a_node_that_is_named_is_found_at_the_last_address_of_its_name);
-	tcase_add_test(tc, a_node_whose_name_is_unknown_is_named);
-	suite_add_tcase(suite, tc);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "membership/redis_names", .setup = server_start, .teardown = server_stop,
+			       .timeout_s = 60));
 }

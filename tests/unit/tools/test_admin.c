@@ -232,7 +232,7 @@ static void teardown(void)
 	ck_assert_int_eq(system(line), 0);
 }
 
-START_TEST(admin_does_everything_over_a_late_store)
+TEST(admin_does_everything_over_a_late_store)
 {
 	pid_t rank[3];
 
@@ -262,9 +262,8 @@ START_TEST(admin_does_everything_over_a_late_store)
 	kill(rank[0], SIGKILL);
 	kill(rank[1], SIGKILL);
 }
-END_TEST
 
-START_TEST(admin_says_what_was_too_late)
+TEST(admin_says_what_was_too_late)
 {
 	start_proxy(TOO_LATE_MS);
 	until_said("there is no group", "status"); /* the server is there */
@@ -273,21 +272,12 @@ START_TEST(admin_says_what_was_too_late)
 	assert_does(test.slow, 4, "evict 1");
 	assert_said("the store does not answer the greeting");
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("tools/admin");
-	TCase *tcase = tcase_create("admin");
-
 	if (system("command -v redis-server > /dev/null") != 0) {
 		puts("skipped: there is no redis-server on PATH");
 		return 77;
 	}
-	tcase_set_timeout(tcase, getenv("CK_DEFAULT_TIMEOUT") ? atof(getenv("CK_DEFAULT_TIMEOUT")) : 60);
-	tcase_add_checked_fixture(tcase, setup, teardown);
-	tcase_add_test(tcase, admin_does_everything_over_a_late_store);
-	tcase_add_test(tcase, admin_says_what_was_too_late);
-	suite_add_tcase(suite, tcase);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "tools/admin", .setup = setup, .teardown = teardown));
 }

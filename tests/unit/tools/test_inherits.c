@@ -145,13 +145,12 @@ static int with_signal(int ignored, int blocked, const char *script)
 	return finish();
 }
 
-START_TEST(run_ends_under_a_parent_that_ignores_its_children)
+TEST(run_ends_under_a_parent_that_ignores_its_children)
 {
 	ck_assert_int_eq(with_signal(SIGCHLD, 0, "exit 0"), 0);
 	ck_assert_int_eq(with_signal(0, SIGCHLD, "exit 3"), 3);
 	assert_nothing_left();
 }
-END_TEST
 
 /* Bits of signals in /proc/PID/status: 1 << (number - 1). No shell is between: it clears its mask. */
 static void shows(int ignored, int blocked, const char *ign, const char *blk)
@@ -166,17 +165,16 @@ static void shows(int ignored, int blocked, const char *ign, const char *blk)
 	assert_has(blk);
 }
 
-START_TEST(run_leaves_ignored_and_blocked_signals_to_its_ranks)
+TEST(run_leaves_ignored_and_blocked_signals_to_its_ranks)
 {
 	shows(SIGHUP, SIGUSR1, "[0] SigIgn:\t0000000000000001\n", "[0] SigBlk:\t0000000000000200\n");
 	shows(SIGPIPE, 0, "[1] SigIgn:\t0000000000001000\n", "[1] SigBlk:\t0000000000000000\n");
 	shows(SIGCHLD, SIGCHLD, "[1] SigIgn:\t0000000000010000\n", "[1] SigBlk:\t0000000000010000\n");
 	shows(0, 0, "[0] SigIgn:\t0000000000000000\n", "[0] SigBlk:\t0000000000000000\n");
 }
-END_TEST
 
 /* nohup: the hang-up of a terminal is not handed on. */
-START_TEST(run_ignores_a_signal_that_was_ignored)
+TEST(run_ignores_a_signal_that_was_ignored)
 {
 	const char *argv[] = { "ep-run",
 			       "-n",
@@ -195,9 +193,8 @@ START_TEST(run_ignores_a_signal_that_was_ignored)
 	ck_assert_int_eq(finish(), 5); /* a second signal would have killed: 137 */
 	assert_has("[0] got");
 }
-END_TEST
 
-START_TEST(run_works_with_closed_standard_descriptors)
+TEST(run_works_with_closed_standard_descriptors)
 {
 	const char *show = "for i in 0 1 2; do readlink /proc/$$/fd/$i; done >$TMPDIR/fds.$RANK";
 	char path[80], text[256] = "";
@@ -216,34 +213,30 @@ START_TEST(run_works_with_closed_standard_descriptors)
 	}
 	assert_nothing_left();
 }
-END_TEST
 
-START_TEST(run_gives_the_limit_of_descriptors_back)
+TEST(run_gives_the_limit_of_descriptors_back)
 {
 	ck_assert_int_eq(wrapped("ulimit -Sn 40; exec \"$@\"", "ulimit -Sn"), 0);
 	assert_has("[0] 40\n");
 }
-END_TEST
 
-START_TEST(run_names_a_limit_of_descriptors_before_it_starts)
+TEST(run_names_a_limit_of_descriptors_before_it_starts)
 {
 	ck_assert_int_eq(wrapped("ulimit -n 30; exec \"$@\"", "echo started"), 125);
 	assert_has("redis-server takes 44 descriptors and may have 30: raise ulimit -n");
 	assert_lacks("started");
 	assert_nothing_left();
 }
-END_TEST
 
-START_TEST(run_names_the_directory_that_it_cannot_make)
+TEST(run_names_the_directory_that_it_cannot_make)
 {
 	ck_assert_int_eq(wrapped("TMPDIR=/nowhere exec \"$@\"", "echo started"), 125);
 	assert_has("no directory can be made in /nowhere");
 	assert_has("set TMPDIR");
 	assert_lacks("started");
 }
-END_TEST
 
-START_TEST(run_needs_no_directory_with_a_named_store)
+TEST(run_needs_no_directory_with_a_named_store)
 {
 	const char *argv[] = { "sh", "-c",	"TMPDIR=/nowhere exec \"$@\"", "sh", EP_RUN, "-n",
 			       "1",  "--store", "redis://127.0.0.1:1",	       "--", "echo", "started",
@@ -253,9 +246,8 @@ START_TEST(run_needs_no_directory_with_a_named_store)
 	ck_assert_int_eq(finish(), 0);
 	assert_has("[0] started\n");
 }
-END_TEST
 
-START_TEST(run_does_not_depend_on_umask_home_or_directory)
+TEST(run_does_not_depend_on_umask_home_or_directory)
 {
 	const char *wrap = "mkdir $TMPDIR/gone && cd $TMPDIR/gone && rmdir $TMPDIR/gone && umask 0777 && unset HOME && "
 			   "exec \"$@\"";
@@ -265,10 +257,9 @@ START_TEST(run_does_not_depend_on_umask_home_or_directory)
 	assert_has("[0] 0777\n");
 	assert_nothing_left();
 }
-END_TEST
 
 /* A store that is not there is waited for longer than this test waits. */
-START_TEST(perf_ends_in_time_though_its_alarm_was_blocked)
+TEST_LOOP(perf_ends_in_time_though_its_alarm_was_blocked, 0, !access(EP_PERF, X_OK))
 {
 	const char *argv[] = { "ep-perf", "allreduce", "-b", "8", "-e", "8", "-T", "1", NULL };
 
@@ -280,28 +271,10 @@ START_TEST(perf_ends_in_time_though_its_alarm_was_blocked)
 	ck_assert_int_ne(finish(), 0);
 	assert_has("the time of -T is over");
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("tools/inherits");
-	TCase *tcase = tcase_create("inherits");
-
 	if (system("(command -v redis-server || command -v valkey-server || command -v redis-check-rdb) >/dev/null"))
 		return 77;
-	tcase_set_timeout(tcase, getenv("CK_DEFAULT_TIMEOUT") ? atof(getenv("CK_DEFAULT_TIMEOUT")) : 60);
-	tcase_add_checked_fixture(tcase, make_place, remove_place);
-	tcase_add_test(tcase, run_ends_under_a_parent_that_ignores_its_children);
-	tcase_add_test(tcase, run_leaves_ignored_and_blocked_signals_to_its_ranks);
-	tcase_add_test(tcase, run_ignores_a_signal_that_was_ignored);
-	tcase_add_test(tcase, run_works_with_closed_standard_descriptors);
-	tcase_add_test(tcase, run_gives_the_limit_of_descriptors_back);
-	tcase_add_test(tcase, run_names_a_limit_of_descriptors_before_it_starts);
-	tcase_add_test(tcase, run_names_the_directory_that_it_cannot_make);
-	tcase_add_test(tcase, run_needs_no_directory_with_a_named_store);
-	tcase_add_test(tcase, run_does_not_depend_on_umask_home_or_directory);
-	if (!access(EP_PERF, X_OK))
-		tcase_add_test(tcase, perf_ends_in_time_though_its_alarm_was_blocked);
-	suite_add_tcase(suite, tcase);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "tools/inherits", .setup = make_place, .teardown = remove_place));
 }

@@ -82,7 +82,7 @@ static void assert_dropped(int from, int to, int witness)
 	ck_assert_int_eq(take_one(to), 'w');
 }
 
-START_TEST(net_hosts_reach_each_other_and_the_store)
+TEST(net_hosts_reach_each_other_and_the_store)
 {
 	ck_assert_int_eq(chaos_net_open(HOSTS), 0);
 	open_sockets(HOSTS);
@@ -91,9 +91,8 @@ START_TEST(net_hosts_reach_each_other_and_the_store)
 			assert_reaches(from, to);
 	chaos_net_close();
 }
-END_TEST
 
-START_TEST(net_cut_drops_one_way_only_and_heal_restores)
+TEST(net_cut_drops_one_way_only_and_heal_restores)
 {
 	ck_assert_int_eq(chaos_net_open(3), 0);
 	open_sockets(3);
@@ -109,10 +108,9 @@ START_TEST(net_cut_drops_one_way_only_and_heal_restores)
 	assert_reaches(2, CHAOS_NET_STORE);
 	chaos_net_close();
 }
-END_TEST
 
 /* 64 Kbit/s lets 32 KiB through at once: more than that takes its time, or is dropped. */
-START_TEST(net_slow_link_carries_less_until_it_is_undone)
+TEST(net_slow_link_carries_less_until_it_is_undone)
 {
 	char block[1400] = { 0 };
 	struct sockaddr_in at;
@@ -133,9 +131,8 @@ START_TEST(net_slow_link_carries_less_until_it_is_undone)
 	ck_assert_int_lt(arrived, 100);
 	chaos_net_close();
 }
-END_TEST
 
-START_TEST(net_refuses_what_is_not_there)
+TEST(net_refuses_what_is_not_there)
 {
 	ck_assert_int_eq(chaos_net_open(5), -1);
 	ck_assert_int_eq(chaos_net_cut(0, 1), -1);
@@ -149,7 +146,6 @@ START_TEST(net_refuses_what_is_not_there)
 	ck_assert_ptr_null(chaos_net_address(HOSTS));
 	chaos_net_close();
 }
-END_TEST
 
 static ino_t network(void)
 {
@@ -159,7 +155,7 @@ static ino_t network(void)
 	return st.st_ino;
 }
 
-START_TEST(net_close_brings_the_caller_back)
+TEST(net_close_brings_the_caller_back)
 {
 	ino_t home = network();
 
@@ -169,7 +165,6 @@ START_TEST(net_close_brings_the_caller_back)
 	ck_assert(network() == home);
 	chaos_net_close();
 }
-END_TEST
 
 /* 1: what the tests need is not there, and chaos_net_open() has said so. */
 static int missing(void)
@@ -184,17 +179,7 @@ static int missing(void)
 
 int main(void)
 {
-	Suite *suite = suite_create("tools/net");
-	TCase *tcase = tcase_create("net");
-
 	if (missing())
 		return 77;
-	tcase_set_timeout(tcase, getenv("CK_DEFAULT_TIMEOUT") ? atof(getenv("CK_DEFAULT_TIMEOUT")) : 60);
-	tcase_add_test(tcase, net_hosts_reach_each_other_and_the_store);
-	tcase_add_test(tcase, net_cut_drops_one_way_only_and_heal_restores);
-	tcase_add_test(tcase, net_slow_link_carries_less_until_it_is_undone);
-	tcase_add_test(tcase, net_refuses_what_is_not_there);
-	tcase_add_test(tcase, net_close_brings_the_caller_back);
-	suite_add_tcase(suite, tcase);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "tools/net"));
 }

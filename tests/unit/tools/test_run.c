@@ -178,7 +178,7 @@ static int shell(struct run *run, const char *a, const char *b, const char *scri
 
 static struct run run;
 
-START_TEST(run_labels_whole_lines_of_both_streams)
+TEST(run_labels_whole_lines_of_both_streams)
 {
 	ck_assert_int_eq(shell(&run, NULL, NULL, "printf 'a%s ' $RANK; echo b; echo e$COVEY_RANK >&2; printf tail"), 0);
 	assert_has(&run, "[0] a0 b\n");
@@ -187,16 +187,14 @@ START_TEST(run_labels_whole_lines_of_both_streams)
 	assert_has(&run, "[1] tail\n");
 	assert_nothing_left();
 }
-END_TEST
 
-START_TEST(run_cuts_a_line_without_end)
+TEST(run_cuts_a_line_without_end)
 {
 	ck_assert_int_eq(shell(&run, NULL, NULL, "[ $RANK = 0 ] || exit 0; head -c 20000 /dev/zero | tr '\\0' x"), 0);
 	assert_has(&run, "x\n[0] x");
 }
-END_TEST
 
-START_TEST(run_sets_the_environment)
+TEST(run_sets_the_environment)
 {
 	ck_assert_int_eq(shell(&run, "--local", "--hosts=a,b",
 			       "echo $WORLD_SIZE $COVEY_WORLD $COVEY_MAX_RANKS $LOCAL_RANK $COVEY_HOST $COVEY_GROUP "
@@ -206,10 +204,9 @@ START_TEST(run_sets_the_environment)
 	assert_has(&run, "[1] 3 3 64 1 a covey redis+unix: first 127.0.0.1 port\n");
 	assert_has(&run, "[2] 3 3 64 0 b covey redis+unix: first 127.0.0.1 port\n");
 }
-END_TEST
 
 /* A TMPDIR that would have to be escaped in a URL or in the settings of a store is not used, and that is said. */
-START_TEST(run_lives_with_any_tmpdir)
+TEST(run_lives_with_any_tmpdir)
 {
 	static const struct {
 		const char *path, *why;
@@ -232,9 +229,8 @@ START_TEST(run_lives_with_any_tmpdir)
 	}
 	setenv("TMPDIR", dir, 1);
 }
-END_TEST
 
-START_TEST(run_hands_on_a_store_with_a_long_password)
+TEST(run_hands_on_a_store_with_a_long_password)
 {
 	char url[4096] = "redis://:";
 
@@ -245,44 +241,38 @@ START_TEST(run_hands_on_a_store_with_a_long_password)
 	unsetenv("COVEY_STORE");
 	assert_has(&run, "[0] 3021\n");
 }
-END_TEST
 
-START_TEST(run_gives_the_code_of_a_failed_rank)
+TEST(run_gives_the_code_of_a_failed_rank)
 {
 	ck_assert_int_eq(shell(&run, NULL, NULL, "[ $RANK != 1 ] || exit 7"), 7);
 	assert_nothing_left();
 }
-END_TEST
 
-START_TEST(run_forgives_a_killed_rank_when_the_group_lived)
+TEST(run_forgives_a_killed_rank_when_the_group_lived)
 {
 	ck_assert_int_eq(shell(&run, NULL, NULL, "[ $RANK != 1 ] || kill -9 $$"), 0);
 	assert_has(&run, "rank 1 was killed by signal 9");
 }
-END_TEST
 
-START_TEST(run_strict_forgives_nothing)
+TEST(run_strict_forgives_nothing)
 {
 	ck_assert_int_eq(shell(&run, "--strict", NULL, "[ $RANK != 1 ] || kill -9 $$"), 137);
 }
-END_TEST
 
-START_TEST(run_fails_when_all_are_killed)
+TEST(run_fails_when_all_are_killed)
 {
 	ck_assert_int_eq(shell(&run, NULL, NULL, "kill -9 $$"), 137);
 }
-END_TEST
 
-START_TEST(run_says_what_cannot_be_run)
+TEST(run_says_what_cannot_be_run)
 {
 	const char *argv[] = { "ep-run", "-n", "1", "--", "/nonexistent", NULL };
 
 	start(&run, argv);
 	ck_assert_int_eq(finish(&run), 127);
 }
-END_TEST
 
-START_TEST(run_refuses_a_password_in_its_arguments)
+TEST(run_refuses_a_password_in_its_arguments)
 {
 	const char *argv[] = { "ep-run", "-n", "1", "--store", "redis://u:geheim@h/0", "--", "true", NULL };
 
@@ -290,10 +280,9 @@ START_TEST(run_refuses_a_password_in_its_arguments)
 	ck_assert_int_eq(finish(&run), 64);
 	assert_lacks(&run, "geheim");
 }
-END_TEST
 
 /* Rank 1 dies once; the others wait for its replacement through a file. */
-START_TEST(run_replaces_a_rank_on_failure)
+TEST(run_replaces_a_rank_on_failure)
 {
 	char back[64];
 
@@ -307,10 +296,9 @@ START_TEST(run_replaces_a_rank_on_failure)
 	ck_assert_int_eq(unlink(back), 0);
 	assert_nothing_left();
 }
-END_TEST
 
 /* Nobody lives on without a rank that is replaced again and again: what its program says is said. */
-START_TEST(run_gives_the_code_of_a_crash_loop)
+TEST(run_gives_the_code_of_a_crash_loop)
 {
 	ck_assert_int_eq(
 		shell(&run, "--restart", "on-failure",
@@ -321,9 +309,8 @@ START_TEST(run_gives_the_code_of_a_crash_loop)
 	ck_assert_int_eq(system("rm $TMPDIR/first $TMPDIR/second $TMPDIR/third"), 0);
 	assert_nothing_left();
 }
-END_TEST
 
-START_TEST(run_gives_the_signal_of_a_crash_loop)
+TEST(run_gives_the_signal_of_a_crash_loop)
 {
 	ck_assert_int_eq(
 		shell(&run, "--restart", "on-failure",
@@ -333,7 +320,6 @@ START_TEST(run_gives_the_signal_of_a_crash_loop)
 		139);
 	ck_assert_int_eq(system("rm $TMPDIR/first $TMPDIR/second $TMPDIR/third"), 0);
 }
-END_TEST
 
 /* Rank 0 is reaped, so ep-run knows that the work is done, before the replacement fails. */
 static const char late[] =
@@ -354,14 +340,13 @@ static int late_replacement(const char *first_end)
 	return code;
 }
 
-START_TEST(run_counts_what_a_late_replacement_replaced)
+TEST(run_counts_what_a_late_replacement_replaced)
 {
 	ck_assert_int_eq(late_replacement("kill -KILL $$"), 0);
 	ck_assert_int_eq(late_replacement("exit 9"), 9);
 }
-END_TEST
 
-START_TEST(run_starts_joiners)
+TEST(run_starts_joiners)
 {
 	const char *argv[] = { "ep-run", "-n", "2",
 			       "--grow", "2",  "--",
@@ -374,9 +359,8 @@ START_TEST(run_starts_joiners)
 	assert_has(&run, "[2] r2 w2 2 never\n");
 	assert_has(&run, "[3] r3 w2 3 never\n");
 }
-END_TEST
 
-START_TEST(run_says_that_its_output_is_lost)
+TEST(run_says_that_its_output_is_lost)
 {
 	const char *argv[] = { "sh", "-c", "exec \"$0\" -n 2 -- sh -c 'echo lost' >/dev/full", EP_RUN, NULL };
 	const char *read_on[] = { "sh", "-c", "\"$0\" -n 2 -- sh -c 'echo lost; echo more'; echo code $? >&2", EP_RUN,
@@ -396,9 +380,8 @@ START_TEST(run_says_that_its_output_is_lost)
 	ck_assert_int_eq(finish(&run), 0);
 	assert_has(&run, "code 0");
 }
-END_TEST
 
-START_TEST(run_says_why_its_store_does_not_start)
+TEST(run_says_why_its_store_does_not_start)
 {
 	const char *few[] = { "sh", "-c", "ulimit -n 30; exec \"$0\" -n 2 -- true", EP_RUN, NULL };
 	const char *ends[] = { "sh", "-c",
@@ -414,9 +397,8 @@ START_TEST(run_says_why_its_store_does_not_start)
 	assert_has(&run, "redis-server ended with code 1 at its start");
 	assert_lacks(&run, "0x");
 }
-END_TEST
 
-START_TEST(run_starts_its_store_again)
+TEST(run_starts_its_store_again)
 {
 	ck_assert_int_eq(shell(&run, "--verbose", NULL,
 			       "s=${COVEY_STORE#redis+unix://}; [ $RANK = 0 ] && redis-cli -s $s shutdown nosave; "
@@ -425,9 +407,8 @@ START_TEST(run_starts_its_store_again)
 	assert_has(&run, "the store was started 2 times");
 	assert_nothing_left();
 }
-END_TEST
 
-START_TEST(run_hands_signals_on)
+TEST(run_hands_signals_on)
 {
 	const char *argv[] = { "ep-run",
 			       "-n",
@@ -447,9 +428,8 @@ START_TEST(run_hands_signals_on)
 	assert_has(&run, "[1] got");
 	assert_nothing_left();
 }
-END_TEST
 
-START_TEST(run_kills_at_the_second_signal)
+TEST(run_kills_at_the_second_signal)
 {
 	const char *argv[] = {
 		"ep-run", "-n", "1", "--", "sh", "-c", "trap 'echo no' TERM; echo up; while :; do sleep 0.05; done",
@@ -464,12 +444,11 @@ START_TEST(run_kills_at_the_second_signal)
 	ck_assert_int_eq(finish(&run), 137);
 	assert_nothing_left();
 }
-END_TEST
 
 /* Children of ranks in sessions of their own are the hard case: nobody but a subreaper finds them. */
 static const char stray[] = "setsid sh -c 'sleep 1000' & sleep 1000 & echo up$RANK; wait";
 
-START_TEST(run_killed_leaves_nothing)
+TEST(run_killed_leaves_nothing)
 {
 	const char *argv[] = { "ep-run", "-n", "2", "--", "sh", "-c", stray, NULL };
 	int status;
@@ -483,7 +462,6 @@ START_TEST(run_killed_leaves_nothing)
 	assert_nothing_left();
 	close(run.out);
 }
-END_TEST
 
 /* The keeper is the only child of ep-run. */
 static pid_t keeper_of(pid_t pid)
@@ -501,7 +479,7 @@ static pid_t keeper_of(pid_t pid)
 	return (pid_t)atoi(text);
 }
 
-START_TEST(run_with_its_keeper_killed_leaves_nothing)
+TEST(run_with_its_keeper_killed_leaves_nothing)
 {
 	const char *argv[] = { "ep-run", "-n", "2", "--", "sh", "-c", stray, NULL };
 	pid_t keeper;
@@ -515,14 +493,12 @@ START_TEST(run_with_its_keeper_killed_leaves_nothing)
 	ck_assert_int_eq(finish(&run), 125);
 	assert_nothing_left();
 }
-END_TEST
 
-START_TEST(run_ended_leaves_no_stray_of_a_rank)
+TEST(run_ended_leaves_no_stray_of_a_rank)
 {
 	ck_assert_int_eq(shell(&run, NULL, NULL, "setsid sleep 1000 & sleep 1000 & exit 0"), 0);
 	assert_nothing_left();
 }
-END_TEST
 
 static int have_server(void)
 {
@@ -532,37 +508,7 @@ static int have_server(void)
 
 int main(void)
 {
-	Suite *suite = suite_create("tools/run");
-	TCase *tcase = tcase_create("run");
-
 	if (!have_server())
 		return 77;
-	tcase_set_timeout(tcase, getenv("CK_DEFAULT_TIMEOUT") ? atof(getenv("CK_DEFAULT_TIMEOUT")) : 60);
-	tcase_add_checked_fixture(tcase, make_place, remove_place);
-	tcase_add_test(tcase, run_labels_whole_lines_of_both_streams);
-	tcase_add_test(tcase, run_cuts_a_line_without_end);
-	tcase_add_test(tcase, run_sets_the_environment);
-	tcase_add_test(tcase, run_lives_with_any_tmpdir);
-	tcase_add_test(tcase, run_hands_on_a_store_with_a_long_password);
-	tcase_add_test(tcase, run_gives_the_code_of_a_failed_rank);
-	tcase_add_test(tcase, run_forgives_a_killed_rank_when_the_group_lived);
-	tcase_add_test(tcase, run_strict_forgives_nothing);
-	tcase_add_test(tcase, run_fails_when_all_are_killed);
-	tcase_add_test(tcase, run_says_what_cannot_be_run);
-	tcase_add_test(tcase, run_refuses_a_password_in_its_arguments);
-	tcase_add_test(tcase, run_replaces_a_rank_on_failure);
-	tcase_add_test(tcase, run_gives_the_code_of_a_crash_loop);
-	tcase_add_test(tcase, run_gives_the_signal_of_a_crash_loop);
-	tcase_add_test(tcase, run_counts_what_a_late_replacement_replaced);
-	tcase_add_test(tcase, run_starts_joiners);
-	tcase_add_test(tcase, run_says_that_its_output_is_lost);
-	tcase_add_test(tcase, run_says_why_its_store_does_not_start);
-	tcase_add_test(tcase, run_starts_its_store_again);
-	tcase_add_test(tcase, run_hands_signals_on);
-	tcase_add_test(tcase, run_kills_at_the_second_signal);
-	tcase_add_test(tcase, run_killed_leaves_nothing);
-	tcase_add_test(tcase, run_with_its_keeper_killed_leaves_nothing);
-	tcase_add_test(tcase, run_ended_leaves_no_stray_of_a_rank);
-	suite_add_tcase(suite, tcase);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "tools/run", .setup = make_place, .teardown = remove_place));
 }
