@@ -302,6 +302,8 @@ def play_slurm(source, where, tools, program):
         if code:
             sys.exit(f"job.sbatch ended with code {code}: " + (where / "slurm.log").read_text())
         assert not told.exists(), f"{told} remains after the job"
+        said = (where / "slurm.log").read_text() + "".join(log.read_text() for log in logs.values())
+        assert "no setting of covey" not in said, said
     finally:
         end_group(job)
         busy.close()
