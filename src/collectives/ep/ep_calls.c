@@ -75,120 +75,85 @@ static int receive(struct covey_ep *ep, int which, uint64_t deadline_ns, struct 
 	return err;
 }
 
-/* Frees @call if it fails. */
-static int take_active(struct covey_ep *ep, struct cvy_ep_call *call, int32_t *active, uint64_t *waited)
+/* @args: of the operation that @which names. */
+static int begin(struct covey_ep *ep, int which, const void *args, struct CUstream_st *stream, int phases,
+		 struct covey_result *result)
 {
-	if (!cvy_ep_active_open(call, active, waited))
-		return 0;
-	cvy_ep_call_free(call);
-	return cvy_ep_fail(ep->group, COVEY_ERR_NOMEM, "no memory for the operation");
+	int dispatches = which == CVY_EP_DISPATCHES, err;
+	struct covey_dispatch_args d;
+	struct covey_combine_args c;
+	struct cvy_ep_call *call;
+
+	if (!ep)
+		return COVEY_ERR_INVAL;
+	err = dispatches ? cvy_ep_check_dispatch(ep, args, stream, &d) : cvy_ep_check_combine(ep, args, stream, &c);
+	if (err)
+		return err;
+	if (stream)
+		return dispatches ? cvy_ep_device_dispatch(ep, &d, stream, phases, result)
+				  : cvy_ep_device_combine(ep, &c, stream, phases, result);
+	call = cvy_ep_call_new(ep, which);
+	if (call && dispatches)
+		call->dispatch = d;
+	else if (call)
+		call->combine = c;
+	if (!call ||
+	    cvy_ep_active_open(call, dispatches ? d.active_ranks : c.active_ranks, dispatches ? d.waited : c.waited)) {
+		cvy_ep_call_free(call);
+		return cvy_ep_fail(ep->group, COVEY_ERR_NOMEM, "no memory for the operation");
+	}
+	return post(ep, which, call, dispatches ? d.timeout_ms : c.timeout_ms);
 }
 
-static int dispatch_on_host(struct covey_ep *ep, const struct covey_dispatch_args *args)
+static int end(struct covey_ep *ep, int which, uint64_t deadline_ns, struct covey_result *result)
 {
-	struct cvy_ep_call *call = cvy_ep_call_new(ep, 0);
+	int err = ep ? cvy_ep_device_receive(ep, which, result) : COVEY_ERR_INVAL;
+
+	return err == CVY_EP_NOT_SENT ? receive(ep, which, deadline_ns, result) : err;
+}
+
+/* Grouped, it would wait last, after the combine that needs the dispatched rows. The halves say when to wait. */
+static int whole(struct covey_ep *ep, int which, const void *args, struct CUstream_st *stream,
+		 struct covey_result *result)
+{
 	int err;
 
-	if (!call)
-		return cvy_ep_fail(ep->group, COVEY_ERR_NOMEM, "no memory for the operation");
-	call->dispatch = *args;
-	err = take_active(ep, call, args->active_ranks, args->waited);
-	return err ? err : post(ep, CVY_EP_DISPATCHES, call, args->timeout_ms);
+	if (ep && cvy_calls_open())
+		return cvy_calls_failed(
+			cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "in grouped calls: use the _send and _recv forms"));
+	err = begin(ep, which, args, stream, CVY_EP_BOTH_PHASES, result);
+	return err || stream ? err : receive(ep, which, 0, result);
 }
 
 COVEY_API int covey_dispatch_send(struct covey_ep *ep, const struct covey_dispatch_args *args,
 				  struct CUstream_st *stream)
 {
-	struct covey_dispatch_args copy;
-	int err;
-
-	if (!ep)
-		return COVEY_ERR_INVAL;
-	err = cvy_ep_check_dispatch(ep, args, stream, &copy);
-	if (err)
-		return err;
-	return stream ? cvy_ep_device_dispatch(ep, &copy, stream, CVY_EP_SEND_PHASE, NULL)
-		      : dispatch_on_host(ep, &copy);
+	return begin(ep, CVY_EP_DISPATCHES, args, stream, CVY_EP_SEND_PHASE, NULL);
 }
 
 COVEY_API int covey_dispatch_recv(struct covey_ep *ep, uint64_t deadline_ns, struct covey_result *result)
 {
-	int err = ep ? cvy_ep_device_receive(ep, 0, result) : COVEY_ERR_INVAL;
-
-	return err == CVY_EP_NOT_SENT ? receive(ep, CVY_EP_DISPATCHES, deadline_ns, result) : err;
-}
-
-/* The halves say when to wait; a group would wait last, after the combine that needs the dispatched rows. */
-static int refuse_grouped(struct covey_ep *ep)
-{
-	if (!ep || !cvy_calls_open())
-		return 0;
-	return cvy_calls_failed(
-		cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "in grouped calls: use the _send and _recv forms"));
+	return end(ep, CVY_EP_DISPATCHES, deadline_ns, result);
 }
 
 COVEY_API int covey_dispatch(struct covey_ep *ep, const struct covey_dispatch_args *args, struct CUstream_st *stream,
 			     struct covey_result *result)
 {
-	struct covey_dispatch_args copy;
-	int err = refuse_grouped(ep);
-
-	if (err || !ep)
-		return err ? err : COVEY_ERR_INVAL;
-	err = cvy_ep_check_dispatch(ep, args, stream, &copy);
-	if (err)
-		return err;
-	if (stream)
-		return cvy_ep_device_dispatch(ep, &copy, stream, CVY_EP_BOTH_PHASES, result);
-	err = dispatch_on_host(ep, &copy);
-	return err ? err : receive(ep, CVY_EP_DISPATCHES, 0, result);
-}
-
-static int combine_on_host(struct covey_ep *ep, const struct covey_combine_args *args)
-{
-	struct cvy_ep_call *call = cvy_ep_call_new(ep, 1);
-	int err;
-
-	if (!call)
-		return cvy_ep_fail(ep->group, COVEY_ERR_NOMEM, "no memory for the operation");
-	call->combine = *args;
-	err = take_active(ep, call, args->active_ranks, args->waited);
-	return err ? err : post(ep, CVY_EP_COMBINES, call, args->timeout_ms);
+	return whole(ep, CVY_EP_DISPATCHES, args, stream, result);
 }
 
 COVEY_API int covey_combine_send(struct covey_ep *ep, const struct covey_combine_args *args, struct CUstream_st *stream)
 {
-	struct covey_combine_args copy;
-	int err;
-
-	if (!ep)
-		return COVEY_ERR_INVAL;
-	err = cvy_ep_check_combine(ep, args, stream, &copy);
-	if (err)
-		return err;
-	return stream ? cvy_ep_device_combine(ep, &copy, stream, CVY_EP_SEND_PHASE, NULL) : combine_on_host(ep, &copy);
+	return begin(ep, CVY_EP_COMBINES, args, stream, CVY_EP_SEND_PHASE, NULL);
 }
 
 COVEY_API int covey_combine_recv(struct covey_ep *ep, uint64_t deadline_ns, struct covey_result *result)
 {
-	int err = ep ? cvy_ep_device_receive(ep, 1, result) : COVEY_ERR_INVAL;
-
-	return err == CVY_EP_NOT_SENT ? receive(ep, CVY_EP_COMBINES, deadline_ns, result) : err;
+	return end(ep, CVY_EP_COMBINES, deadline_ns, result);
 }
 
 COVEY_API int covey_combine(struct covey_ep *ep, const struct covey_combine_args *args, struct CUstream_st *stream,
 			    struct covey_result *result)
 {
-	struct covey_combine_args copy;
-	int err = refuse_grouped(ep);
-
-	if (err || !ep)
-		return err ? err : COVEY_ERR_INVAL;
-	err = cvy_ep_check_combine(ep, args, stream, &copy);
-	if (err)
-		return err;
-	if (stream)
-		return cvy_ep_device_combine(ep, &copy, stream, CVY_EP_BOTH_PHASES, result);
-	err = combine_on_host(ep, &copy);
-	return err ? err : receive(ep, CVY_EP_COMBINES, 0, result);
+	return whole(ep, CVY_EP_COMBINES, args, stream, result);
 }
