@@ -23,35 +23,20 @@ bool perf_origin(const struct perf_op *op, const struct perf_call *c, size_t blo
 	return true;
 }
 
-static int allreduce(const struct perf_call *c)
-{
-	return covey_allreduce(c->send, c->recv, c->count, c->dtype, c->redop, c->group, c->stream, c->result);
-}
+#define CALL(NAME, ...) \
+	static int NAME(const struct perf_call *c) \
+	{ \
+		return covey_##NAME(__VA_ARGS__, c->group, c->stream, c->result); \
+	}
 
-static int broadcast(const struct perf_call *c)
-{
-	return covey_broadcast(c->send, c->recv, c->count, c->dtype, c->root, c->group, c->stream, c->result);
-}
-
-static int allgather(const struct perf_call *c)
-{
-	return covey_allgather(c->send, c->recv, c->count, c->dtype, c->group, c->stream, c->result);
-}
-
-static int alltoall(const struct perf_call *c)
-{
-	return covey_alltoall(c->send, c->recv, c->count, c->dtype, c->group, c->stream, c->result);
-}
-
-static int reduce(const struct perf_call *c)
-{
-	return covey_reduce(c->send, c->recv, c->count, c->dtype, c->redop, c->root, c->group, c->stream, c->result);
-}
-
-static int reduce_scatter(const struct perf_call *c)
-{
-	return covey_reduce_scatter(c->send, c->recv, c->count, c->dtype, c->redop, c->group, c->stream, c->result);
-}
+CALL(allreduce, c->send, c->recv, c->count, c->dtype, c->redop)
+CALL(broadcast, c->send, c->recv, c->count, c->dtype, c->root)
+CALL(allgather, c->send, c->recv, c->count, c->dtype)
+CALL(alltoall, c->send, c->recv, c->count, c->dtype)
+CALL(reduce, c->send, c->recv, c->count, c->dtype, c->redop, c->root)
+CALL(reduce_scatter, c->send, c->recv, c->count, c->dtype, c->redop)
+CALL(gather, c->send, c->recv, c->count, c->dtype, c->root)
+CALL(scatter, c->send, c->recv, c->count, c->dtype, c->root)
 
 /* Equal blocks; the arguments are made again only when the blocks change. */
 static size_t counts[COVEY_MAX_RANKS], displs[COVEY_MAX_RANKS];
@@ -77,16 +62,6 @@ static int alltoallv(const struct perf_call *c)
 	lay_out(c);
 	return covey_alltoallv(c->send, counts, displs, c->recv, counts, displs, c->dtype, c->group, c->stream,
 			       c->result);
-}
-
-static int gather(const struct perf_call *c)
-{
-	return covey_gather(c->send, c->recv, c->count, c->dtype, c->root, c->group, c->stream, c->result);
-}
-
-static int scatter(const struct perf_call *c)
-{
-	return covey_scatter(c->send, c->recv, c->count, c->dtype, c->root, c->group, c->stream, c->result);
 }
 
 /* Around the ring, as nccl-tests does: to the next rank, from the one before. */
