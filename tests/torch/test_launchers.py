@@ -49,6 +49,29 @@ def test_torchrun(tmp_path):
     assert output(command, begin, tmp_path).count("fine") == 3
 
 
+IS_LATE = """
+import time
+from covey.torch import _register
+real = _register.join
+def late(**settings):
+    group = real(**settings)
+    if group.rank:
+        time.sleep(1)
+        open(__file__ + f".{group.rank}", "w").close()
+    return group
+_register.join = late
+dist.init_process_group("covey", pg_options=covey.torch.Options(device="none"))
+import os
+assert all(os.path.exists(f"{__file__}.{rank}") for rank in (1, 2)) or dist.get_rank()
+"""
+
+
+def test_the_process_with_the_store_waits_until_the_others_are_in(tmp_path):
+    """It may end as soon as it has its group, and the store with it: nobody else may need it then for the join."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", "--master-port", str(free_port())]
+    assert output(command, IS_LATE, tmp_path).count("fine") == 3
+
+
 @pytest.mark.parametrize("backend", ["cpu:gloo,cuda:covey", "cpu:covey,cuda:nccl"])
 def test_a_backend_for_each_device(backend, tmp_path, monkeypatch):
     """covey serves all devices of such a group; what torch hangs on the others finds its place."""

@@ -196,6 +196,8 @@ def _create(opts: Any, given: Any = None, kind: type = ProcessGroup) -> ProcessG
             _known.update(where)
     farewell = None
     if not options.store and not os.environ.get("COVEY_STORE"):
+        if not options.is_extension:
+            _all_in(opts.store, where.get("group", ""), group, timeout)
         farewell = lambda members: _farewell(opts.store, where.get("group", ""), members)
     made = kind(group, timeout, options, opts.store, farewell=farewell, make=_make)
     made.where = where
@@ -222,6 +224,18 @@ def _make(options: Options, rank: int, size: int, name: str, timeout: Optional[f
     where = {"store": options.store or _known["store"], "group": _short(f"{_known['group']}.{name}")}
     with errors_of_torch():
         return join(**_settings(options, rank, size, timeout), **where)
+
+
+def _all_in(store: Any, name: str, group: Group, timeout: Optional[float]) -> None:
+    """The process with the store's server goes on when the others are in: it may end at once, and the server with it."""
+    until, key = time.monotonic() + (timeout or 1800), f"covey-in-{name}"
+    try:
+        came = store.add(key, 1)
+        while _server and came < len(group.view().members) and time.monotonic() < until:
+            time.sleep(0.001)
+            came = store.add(key, 0)
+    except RuntimeError:  # torch's store has ended
+        pass
 
 
 def _farewell(store: Any, name: str, members: int) -> None:
