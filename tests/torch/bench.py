@@ -126,7 +126,7 @@ def main():
     parser.add_argument("--fsdp", action="store_true", help="the step of FSDP2, too")
     args = parser.parse_args()
     if args.device:
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     torch.set_num_threads(1)
     dist.init_process_group("covey", pg_options=covey.torch.Options(device="auto" if args.device else "none"))
     device = "cuda" if args.device else "cpu"
