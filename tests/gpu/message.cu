@@ -614,11 +614,11 @@ int main(int argc, char **argv)
 	steps = 2;
 	options(argc, argv, own_option);
 	setenv("COVEY_HANG_MS", "30000", 0); /* who is starved is not left out: all that happens here is deaths */
-	start();
 	if (world() + 1 > RANKS) {
 		fprintf(stderr, "gpu-message: at most %d ranks in this build, and one more with --extend\n", RANKS - 1);
 		return 2;
 	}
+	start();
 	CUDA(cudaMalloc(&in, RANKS * ROOM));
 	CUDA(cudaMalloc(&out, RANKS * ROOM));
 	CUDA(cudaMalloc(&sums, 2 * sizeof(*sums)));
