@@ -410,8 +410,9 @@ struct covey_dispatch_args {
  * published. Leaving out is a matter of two: a rank that is not sent to learns so, and misses that source; all others
  * exchange tokens with both, also if a rank dies. Without a deadline the view after such a death is active when each rank
  * that some left out and others did not has called the operation, or is removed. If a rank that was left out stays away,
- * others wait for it after four more operations, as after a deadline. With a deadline a change of the view may end the
- * operation for all others as it ended for a rank that left somebody out.
+ * others wait for it after four more operations, as after a deadline. If it has not called the operation when the view
+ * changes, and every other member has decided it, its outcome is that of a late rank (below). With a deadline a change of
+ * the view may end the operation for all others as it ended for a rank that left somebody out.
  *
  *   a dispatch                        its number   its combine                                      outcome
  *   is refused                        not taken    is not called                                    none

@@ -48,6 +48,15 @@ static int came_too_late(const struct chaos_run *run, const struct chaos_record 
 	return timed && ((record->op == CHAOS_W_DISPATCH && !record->mask) || record->op == CHAOS_W_COMBINE);
 }
 
+/*
+ * A rank that another left out, and that had not called yet when the view changed: all members that remain had decided
+ * without it (covey_ep.h). So this was its last operation of the old view, but for others of the kind.
+ */
+static int was_left_behind(const struct chaos_record *record)
+{
+	return record->left && !record->mask;
+}
+
 /* A member's own log: consecutive numbers, epochs that never fall, itself among the contributors. */
 static void in_order(struct chaos_run *run, const struct chaos_worker *w, int group, const struct chaos_record *record)
 {
@@ -60,7 +69,14 @@ static void in_order(struct chaos_run *run, const struct chaos_worker *w, int gr
 		chaos_wrong(run, "group %d rank %d: after seq %llu in epoch %u came seq %llu in epoch %u", group,
 			    member, (unsigned long long)last->seq, last->epoch, (unsigned long long)record->seq,
 			    record->epoch);
-	if (!record->status && !(record->mask >> member & 1) && !came_too_late(run, record) && !record->slip)
+	if (!record->status && !last->status && was_left_behind(last) && last->epoch == record->epoch &&
+	    !was_left_behind(record))
+		chaos_wrong(run,
+			    "group %d rank %d: seq %llu is in epoch %u, in which others decided seq %llu without it",
+			    group, member, (unsigned long long)record->seq, record->epoch,
+			    (unsigned long long)last->seq);
+	if (!record->status && !(record->mask >> member & 1) && !came_too_late(run, record) && !record->slip &&
+	    !was_left_behind(record))
 		chaos_wrong(run, "group %d rank %d: seq %llu, %s, has mask %#llx, without the rank itself", group,
 			    member, (unsigned long long)record->seq, chaos_work_names[record->op],
 			    (unsigned long long)record->mask);

@@ -181,11 +181,28 @@ static bool apart(const struct chaos_member *m, enum chaos_work op, int a, int b
 	return out || (op == CHAOS_W_COMBINE && (leaves_out(m, op, a, b) || leaves_out(m, op, b, a)));
 }
 
-/* Without deadlines, the mask of an outcome has all members of its view from which this rank is not apart. */
+/* Has a rank left out this one, in @op or, of a combine, in its dispatch? */
+static bool left_out(const struct chaos_member *m, enum chaos_work op)
+{
+	bool out = false;
+
+	for (int r = 0; r < m->size && !out; r++)
+		out = leaves_out(m, CHAOS_W_DISPATCH, r, m->rank) ||
+		      (op == CHAOS_W_COMBINE && leaves_out(m, op, r, m->rank));
+	return out;
+}
+
+/*
+ * Without deadlines, the mask of an outcome has all members of its view from which this rank is not apart. Or it is empty,
+ * which check.c looks at.
+ */
 static int check_mask(struct chaos_member *m, enum chaos_work op)
 {
 	struct covey_view view;
 
+	m->record.left = left_out(m, op);
+	if (m->record.left && !m->record.mask)
+		return 0;
 	covey_view(m->group, &view);
 	for (int r = 0; r < m->size && view.epoch == m->record.epoch && !getenv("COVEY_LATE_MS"); r++)
 		if (covey_mask_has(&view.members, r) && !(m->record.mask >> r & 1) && !apart(m, op, m->rank, r))

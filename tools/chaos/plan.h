@@ -99,6 +99,7 @@ struct chaos_record {
 	uint8_t slip;  /* 1 + enum chaos_slip: some rank called something else here; 0: none */
 	uint8_t wrong; /* this rank did */
 	uint8_t found; /* this rank got the error */
+	uint8_t left;  /* a rank left this one out (active_ranks) */
 };
 
 /* When a view was agreed, of a run without a plan. */

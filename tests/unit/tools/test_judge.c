@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The judge of ep-chaos (tools/chaos/check.c): whether a dispatch or combine may have an empty mask. Only that of a rank
+ * that another left out, as its last operation of a view.
+ *
+ * labels: unit
+ */
+#include "../../suite.h"
+#include "chaos/plan.h"
+
+#include <check.h>
+
+const char *const chaos_work_names[CHAOS_W_COUNT] = { "" };
+
+static struct chaos_run run;
+static struct chaos_crew crew = { .groups = 1, .ranks = 2 };
+static int wrong;
+
+void chaos_wrong(struct chaos_run *r, const char *format, ...)
+{
+	(void)r;
+	(void)format;
+	wrong++;
+}
+
+bool chaos_in_group(const struct chaos_crew *c, int group, int rank, int *member)
+{
+	(void)c;
+	(void)group;
+	*member = rank;
+	return true;
+}
+
+static void begin(void)
+{
+	run.crew = &crew;
+	run.ledger[0] = calloc(CHAOS_LEDGER, sizeof(*run.ledger[0]));
+	ck_assert_ptr_nonnull(run.ledger[0]);
+}
+
+static void end(void)
+{
+	free(run.ledger[0]);
+}
+
+/* Rank 0 logs its next operation, as crew.c reads it. */
+static void logs(enum chaos_work op, uint32_t epoch, uint64_t mask, bool left)
+{
+	struct chaos_record *last = &run.worker[0].last[0];
+	const struct chaos_record record = {
+		.seq = last->seq + 1, .op = op, .epoch = epoch, .mask = mask, .left = left
+	};
+
+	chaos_check(&run, 0, 0, &record);
+	*last = record;
+}
+
+TEST(judge_lets_a_rank_be_left_behind_at_the_end_of_a_view)
+{
+	logs(CHAOS_W_BARRIER, 1, 7, false);
+	logs(CHAOS_W_DISPATCH, 1, 0, true);
+	logs(CHAOS_W_COMBINE, 1, 0, true);
+	logs(CHAOS_W_BARRIER, 2, 3, false);
+	ck_assert_int_eq(wrong, 0);
+}
+END_TEST
+
+TEST(judge_finds_an_empty_mask_of_a_rank_that_nobody_left_out)
+{
+	logs(CHAOS_W_DISPATCH, 1, 0, false);
+	ck_assert_int_eq(wrong, 1);
+}
+END_TEST
+
+TEST(judge_finds_a_rank_left_behind_within_a_view)
+{
+	logs(CHAOS_W_DISPATCH, 1, 0, true);
+	logs(CHAOS_W_BARRIER, 1, 7, false);
+	ck_assert_int_eq(wrong, 1);
+}
+END_TEST
+
+TEST(judge_finds_a_mask_without_the_rank_itself)
+{
+	logs(CHAOS_W_DISPATCH, 1, 2, true);
+	ck_assert_int_eq(wrong, 1);
+}
+END_TEST
+
+int main(void)
+{
+	return suite_run(SUITE(.name = "tools/judge", .setup = begin, .teardown = end));
+}
