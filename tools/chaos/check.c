@@ -50,11 +50,17 @@ static int came_too_late(const struct chaos_run *run, const struct chaos_record 
 
 /*
  * A rank that another left out, and that had not called yet when the view changed: all members that remain had decided
- * without it (covey_ep.h). So this was its last operation of the old view, but for others of the kind.
+ * without it (covey_ep.h). So this was its last operation of the old view, but for others of the kind, and for those that
+ * a root decides alone.
  */
 static int was_left_behind(const struct chaos_record *record)
 {
 	return record->left && !record->mask;
+}
+
+static int decided_alone(const struct chaos_record *record)
+{
+	return was_left_behind(record) || record->op == CHAOS_W_BROADCAST || record->op == CHAOS_W_SCATTER;
 }
 
 /* A member's own log: consecutive numbers, epochs that never fall, itself among the contributors. */
@@ -70,7 +76,7 @@ static void in_order(struct chaos_run *run, const struct chaos_worker *w, int gr
 			    member, (unsigned long long)last->seq, last->epoch, (unsigned long long)record->seq,
 			    record->epoch);
 	if (!record->status && !last->status && was_left_behind(last) && last->epoch == record->epoch &&
-	    !was_left_behind(record))
+	    !decided_alone(record))
 		chaos_wrong(run,
 			    "group %d rank %d: seq %llu is in epoch %u, in which others decided seq %llu without it",
 			    group, member, (unsigned long long)record->seq, record->epoch,

@@ -65,6 +65,17 @@ TEST(judge_lets_a_rank_be_left_behind_at_the_end_of_a_view)
 }
 END_TEST
 
+/* The root of a broadcast waits for nobody: it may have decided that too, before the view changed. */
+TEST(judge_lets_a_root_run_ahead_of_a_rank_left_behind)
+{
+	logs(CHAOS_W_DISPATCH, 1, 0, true);
+	logs(CHAOS_W_COMBINE, 1, 0, true);
+	logs(CHAOS_W_BROADCAST, 1, 7, false);
+	logs(CHAOS_W_BARRIER, 2, 3, false);
+	ck_assert_int_eq(wrong, 0);
+}
+END_TEST
+
 TEST(judge_finds_an_empty_mask_of_a_rank_that_nobody_left_out)
 {
 	logs(CHAOS_W_DISPATCH, 1, 0, false);
