@@ -411,8 +411,8 @@ struct covey_dispatch_args {
  * exchange tokens with both, also if a rank dies. Without a deadline the view after such a death is active when each rank
  * that some left out and others did not has called the operation, or is removed. If a rank that was left out stays away,
  * others wait for it after four more operations, as after a deadline. If it has not called the operation when the view
- * changes, and every other member has decided it, its outcome is that of a late rank (below). With a deadline a change of
- * the view may end the operation for all others as it ended for a rank that left somebody out.
+ * changes, and every other member has decided it or this rank retires, its outcome is that of a late rank (below). With
+ * a deadline a change of the view may end the operation for all others as it ended for a rank that left somebody out.
  *
  *   a dispatch                        its number   its combine                                      outcome
  *   is refused                        not taken    is not called                                    none
