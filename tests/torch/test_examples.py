@@ -28,15 +28,19 @@ class Job:
         self.process = subprocess.Popen([_TOOLS / "ep-run", *map(str, words)], env=environment, text=True,
                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
-    def until(self, pattern):
-        """Reads on until a line has @pattern: its groups."""
+    def until(self, *patterns):
+        """Reads on until each of @patterns has had a line, in any order: the groups of the last that came."""
+        missing = set(patterns)
         for line in self.process.stdout:
             self.text += line
-            found = re.search(pattern, line)
-            if found:
-                return found.groups()
+            for pattern in list(missing):
+                found = re.search(pattern, line)
+                if found:
+                    missing.remove(pattern)
+                    if not missing:
+                        return found.groups()
             assert time.monotonic() < self.ends, self.text
-        raise AssertionError(f"no {pattern!r} in:\n{self.text}")
+        raise AssertionError(f"no {missing} in:\n{self.text}")
 
     def end(self):
         self.text += self.process.stdout.read()
@@ -69,18 +73,14 @@ def test_ddp(tmp_path):
     name, file = f"ddp-{os.getpid()}", tmp_path / "checkpoint"
     program = [sys.executable, _EXAMPLES / "ddp.py", "--checkpoint", file, "--steps", 100000]
     with Job("-n", 3, "-g", name, "--restart=on-failure", "--", *program) as job:
-        for rank in 0, 1, 2:
-            if f"rank {rank} is process" not in job.text:
-                job.until(rf"rank {rank} is process")
-        job.until(r"ranks \[0, 1, 2\]")
+        job.until(*(rf"rank {rank} is process" for rank in range(3)), r"ranks \[0, 1, 2\]")
         kill(job, 0)
         job.until(r"ranks \[1, 2\]")
         job.until(r"ranks \[0, 1, 2\]")
         with Job("--grow", 1, "-g", name, "--", *program) as more:
             job.until(r"ranks \[0, 1, 2, 3\]")
             subprocess.run([_TOOLS / "ep-admin", "--group", name, "retire", "2"], check=True, capture_output=True)
-            job.until(r"rank 2 was retired after")
-            job.until(r"ranks \[0, 1, 3\]")
+            job.until(r"rank 2 was retired after", r"ranks \[0, 1, 3\]")
             text = job.text
             more.process.terminate()
             text += more.process.stdout.read()
