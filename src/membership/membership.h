@@ -57,7 +57,7 @@ struct cvy_store_sink {
 struct cvy_store;
 struct cvy_store_ops {
 	/*
-	 * argv[0] names the script of store.lua. Never blocks; exactly one reply follows, err 0 or TIMEOUT/STORE (it
+	 * argv[0] names a call of the script. Never blocks; exactly one reply follows, err 0 or TIMEOUT/STORE (it
 	 * may have run).
 	 */
 	void (*call)(struct cvy_store *store, uint64_t id, int argc, const char *const *argv);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The wire format of the store's calls: one Lua script (store.lua), one hash per group `covey:{NAME}:g` (KEYS[1]), one
+ * The wire format of the store's calls: one Lua script (store/), one hash per group `covey:{NAME}:g` (KEYS[1]), one
  * channel for hints `covey:{NAME}:n` (KEYS[2]).
  *
  * Request, all strings (`-`: none):
@@ -82,7 +82,7 @@
 
 #define CVY_STORE_PROTO "2" /* schema version of the hash */
 
-extern const char cvy_store_lua[];  /* text of store.lua, built into the library */
+extern const char cvy_store_lua[];  /* the parts in store/, joined; built into the library */
 extern const char cvy_store_sha1[]; /* its SHA-1 in hex, computed at build time */
 
 #endif

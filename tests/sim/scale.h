@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A lean world for very many members: real drivers and state machines, the real store.lua, no engines (a
+ * A lean world for very many members: real drivers and state machines, the real script of the store, no engines (a
  * freeze, a repair and an ADMIT are answered at once) and nothing that fails but processes. Time is virtual
  * and comes from two places alone: every message takes LATENCY_US, and the store serves one call after the other.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A whole group in one process from one seed: virtual time, members with the real driver, state machine,
- * engine and store.lua. Made up are the links and windows (sim_mesh.c), what the applications call
+ * engine and the script of the store. Made up are the links and windows (sim_mesh.c), what the applications call
  * (app.c), and the faults (faults.c). Nothing is random but through sim_draw(), so a seed is a run; what is
  * drawn for one purpose has a stream of its own, so that a new fault leaves the network as it was.
  */

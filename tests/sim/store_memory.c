@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The commands that store.lua uses, over hashes in the order of insertion (store_hash.c): HGETALL gives the same order
+ * The commands that the script uses, over hashes in the order of insertion (store_hash.c): HGETALL gives the same order
  * every time, so that a seed of the simulator gives the same run.
  */
 #include "store_memory.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A Redis of one key per group, in memory and deterministic: it runs the text of store.lua through
+ * A Redis of one key per group, in memory and deterministic: it runs the text of the script through
  * liblua with a small hash store behind redis.call. Time and the server's names are the caller's, so a
  * simulator decides when a key expires, when the server restarts and what it then remembers.
  */
@@ -46,7 +46,7 @@ const struct memory_work *memory_server_work(const struct memory_server *server)
 void memory_server_on_publish(struct memory_server *server,
 			      void (*publish)(void *ctx, const char *channel, const char *message), void *ctx);
 
-/* One call of store.lua: 0 and @reply, or COVEY_ERR_STORE when the script itself failed (its text in argv[0]). */
+/* One call of the script: 0 and @reply, or COVEY_ERR_STORE when the script itself failed (its text in argv[0]). */
 int memory_server_call(struct memory_server *server, const char *group, int argc, const char *const *argv,
 		       struct memory_reply *reply);
 void memory_reply_clear(struct memory_reply *reply);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The facts that hold for store.lua whatever runs it: test_store.c runs them in memory, test_redis.c
+ * The facts that hold for the store's script whatever runs it: test_store.c runs them in memory, test_redis.c
  * against a real server. A case talks to a `struct bench`: members by number, one line a call.
  */
 #ifndef STORE_CASES_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The client in redis.c against a private redis-server on a unix socket: the cases of store.lua, and
+ * The client in redis.c against a private redis-server on a unix socket: the cases of the script, and
  * what only a real server does: restarts, passwords, a stop. Skipped (77) where there is no server.
  */
 #include <check.h>

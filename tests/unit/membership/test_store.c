@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store.lua in the in-memory server: the common cases, and those that need its clock or its pokes. */
+/* The store's script in the in-memory server: the common cases, and those that need its clock or its pokes. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
