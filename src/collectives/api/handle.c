@@ -288,7 +288,7 @@ static int drain(struct covey_group *group, uint64_t deadline_ns)
 		if (cvy_now_ns() >= deadline_ns)
 			return cvy_fail(
 				group->box, COVEY_ERR_TIMEOUT,
-				group->device ? cvy_device_leave_awaits(group->device) : -1, 0,
+				group->device ? cvy_device_leave_awaits(group->device) : -1, group->here->epoch,
 				"leave: others have not completed operation %llu or what the device of this rank "
 				"has, or not received all that was sent to them",
 				(unsigned long long)cvy_engine_done(group->engine));
@@ -332,7 +332,8 @@ static int leave(struct covey_group *group, uint64_t deadline_ns)
 	if (!err)
 		cvy_handle_left(group);
 	if (err == COVEY_ERR_TIMEOUT)
-		cvy_fail(group->box, err, -1, 0, "leave: the view without this rank was not decided in time");
+		cvy_fail(group->box, err, -1, group->here->epoch,
+			 "leave: the view without this rank was not decided in time");
 	return err;
 }
 
@@ -348,7 +349,7 @@ void covey_abort(struct covey_group *group)
 {
 	if (!group || group->forked)
 		return;
-	cvy_fail(group->box, COVEY_ERR_ABORTED, -1, 0, "covey_abort was called");
+	cvy_fail(group->box, COVEY_ERR_ABORTED, -1, group->here->epoch, "covey_abort was called");
 	cvy_engine_stop(group->engine, COVEY_ERR_ABORTED);
 	if (group->device)
 		cvy_device_drain_abort(group->device);

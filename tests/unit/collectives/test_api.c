@@ -585,6 +585,39 @@ TEST_LOOP(on_loss_fail_gives_peer_to_all_until_the_next_safe_point, 0, 2)
 	ck_assert_uint_eq(loss.done[1], loss.done[2]); /* the same operation was the first to fail */
 }
 
+/* ---- what a rank that may not leave yet is told ---- */
+
+static int may_not_leave_yet(void *arg, int me)
+{
+	struct loss *loss = arg;
+	struct covey_group *g = harness_join(&loss->config, me);
+	struct covey_error_info info = { 0 };
+	struct covey_work *work = NULL;
+	int64_t x = 1;
+
+	if (me == 1)
+		harness_until(loss->done, 1, "rank 0's refusal");
+	must(!covey_allreduce_start(&x, &x, 1, COVEY_INT64, COVEY_SUM, g, NULL, &work), "rank %d: start", me);
+	if (me == 0) {
+		must(covey_leave(g, 1) == COVEY_ERR_TIMEOUT, "leaves though rank 1 has not called");
+		must(!covey_last_error(g, &info) && info.epoch == 1, "epoch %u: %s", info.epoch, info.cause);
+		__atomic_store_n(loss->done, 1, __ATOMIC_RELEASE);
+	}
+	must(!covey_work_wait(work, 0, NULL) && x == 2, "rank %d: the sum is %lld", me, (long long)x);
+	must(!covey_leave(g, harness_deadline(WATCHDOG_MS)), "rank %d: leave", me);
+	covey_close(g);
+	return 0;
+}
+
+TEST(a_leave_that_is_not_possible_yet_names_the_epoch)
+{
+	struct loss loss = { harness_config("behind", 2), harness_shared(4096) };
+	pid_t pid[2];
+
+	harness_fork_all(may_not_leave_yet, &loss, pid, 2);
+	harness_reap_all(pid, 2, -1);
+}
+
 int main(void)
 {
 	return harness_main(SUITE(.name = "collectives/api"));
