@@ -50,9 +50,17 @@ step = torch.zeros(1, dtype=torch.int64, device=device)
 state = [*(p.detach() for p in net.parameters()), *(s["momentum_buffer"] for s in optimizer.state.values()), step]
 
 
-
 def digest():
     return hashlib.sha256(b"".join(t.cpu().numpy().tobytes() for t in state)).hexdigest()[:16]
+
+
+def was_retired(error):
+    """Did an operator retire this rank? Out of DDP's hook an error is torch's own, and check() raises what it was."""
+    try:
+        covey.torch.check()
+    except ClosedError:
+        return True
+    return isinstance(error, ClosedError)
 
 
 before = set()
@@ -72,8 +80,10 @@ try:
         if arguments.checkpoint and rank == min(before) and step.item() % 20 == 0:
             torch.save({"model": model.state_dict(), "step": step.item()}, arguments.checkpoint + ".new")
             os.replace(arguments.checkpoint + ".new", arguments.checkpoint)
-except ClosedError:  # an operator retired this rank; the others go on without it
-    print(f"rank {rank} was retired after {step.item()} steps", flush=True)
+except RuntimeError as error:
+    if not was_retired(error):
+        raise
+    print(f"rank {rank} was retired after {step.item()} steps", flush=True)  # the others go on without it
     os._exit(0)
 
 print(f"rank {rank} has parameters {digest()} after {step.item()} steps", flush=True)
