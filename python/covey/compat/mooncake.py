@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from .._plain import plain
+from ..ep._meeting import buffers
 from ..errors import Error, HandleError, PeerError
 from ..errors import TimeoutError as CoveyTimeout
 from ..group import join
@@ -115,10 +116,18 @@ def install(alias: bool = False) -> None:
             sys.modules.setdefault(name, sys.modules[__name__])
 
 
+@plain
 def get_peer_state(group: ProcessGroup, ranks: Sequence[int]) -> List[bool]:
-    """For each of @ranks: is its process connected, so that recover_ranks() may take it in?"""
+    """For each of @ranks: is its process connected, so that recover_ranks() may take it in?
+
+    In a process with buffers of covey.ep all members call it at the same place and get the same answer: SGLang lets each
+    rank decide by it between two steps.
+    """
     here = _here(group)
-    return [r in here for r in ranks]
+    states = torch.tensor([r in here for r in ranks], dtype=torch.uint8, device="cpu")
+    if buffers() and not getattr(group, "alone", False):
+        group.allreduce([states], dist.ReduceOp.MIN).wait()
+    return states.bool().tolist()
 
 
 def _here(group: ProcessGroup) -> frozenset:

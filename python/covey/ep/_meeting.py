@@ -26,6 +26,11 @@ def number() -> int:
     return _made - 1
 
 
+def buffers() -> int:
+    """That this process has made."""
+    return _made
+
+
 def by_environment(n: int) -> Meeting:
     """Under ep-run, or with COVEY_STORE: a group beside that of the process."""
     return Meeting(None, f"{os.environ.get('COVEY_GROUP') or 'covey'}.ep{n}", None)
