@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A test program of one case: TEST(name) { ... } is a test, in the order of the file, and
- * suite_run(SUITE(.name = "layer/noun")) the end of its main().
+ * A test program: TEST(name) { ... } is a test, in the order of the file, and suite_run(SUITE(.name = "layer/noun")) the end of its main().
  */
 #ifndef TESTS_SUITE_H
 #define TESTS_SUITE_H
@@ -53,19 +52,22 @@ static inline void suite_add(const TTest *test, int from, int to)
 
 #define SUITE(...) suite_made(&(const struct suite){ __VA_ARGS__ })
 
+/* A case for each test, so that CK_RUN_CASE=NAME runs one. */
 static inline Suite *suite_made(const struct suite *how)
 {
 	const struct suite *all = suite_tests();
 	Suite *suite = suite_create(how->name);
-	TCase *tc = tcase_create(strrchr(how->name, '/') + 1);
 
-	suite_add_tcase(suite, tc);
-	if (how->setup || how->teardown)
-		tcase_add_checked_fixture(tc, how->setup, how->teardown);
-	if (how->timeout_s || !getenv("CK_DEFAULT_TIMEOUT"))
-		tcase_set_timeout(tc, how->timeout_s ? how->timeout_s : 60);
-	for (int i = 0; i < all->tests; i++)
+	for (int i = 0; i < all->tests; i++) {
+		TCase *tc = tcase_create(all->test[i].test->name);
+
+		suite_add_tcase(suite, tc);
+		if (how->setup || how->teardown)
+			tcase_add_checked_fixture(tc, how->setup, how->teardown);
+		if (how->timeout_s || !getenv("CK_DEFAULT_TIMEOUT"))
+			tcase_set_timeout(tc, how->timeout_s ? how->timeout_s : 60);
 		tcase_add_loop_test(tc, all->test[i].test, all->test[i].from, all->test[i].to);
+	}
 	return suite;
 }
 

@@ -47,16 +47,15 @@ static void apart_and_together(void)
 	     (unsigned long long)hosts.shared->fenced[stays]);
 }
 
-START_TEST(hosts_are_hosts_to_the_group)
+TEST(hosts_are_hosts_to_the_group)
 {
 	hosts_open(&hosts, "links");
 	hosts_begin(&hosts);
 	hosts_links(&hosts);
 	hosts_finish(&hosts, ALL);
 }
-END_TEST
 
-START_TEST(a_killed_rank_is_replaced_across_hosts)
+TEST(a_killed_rank_is_replaced_across_hosts)
 {
 	hosts_open(&hosts, "kill");
 	hosts_begin(&hosts);
@@ -69,10 +68,9 @@ START_TEST(a_killed_rank_is_replaced_across_hosts)
 	hosts_links(&hosts);
 	hosts_finish(&hosts, ALL);
 }
-END_TEST
 
 /* One name for all hosts, a user for each rank, a PID namespace for each rank, and all of these. */
-START_TEST(ranks_of_namespaces_and_users_are_replaced)
+TEST_LOOP(ranks_of_namespaces_and_users_are_replaced, 0, WAYS)
 {
 	static const unsigned ways[WAYS] = { HOSTS_ONE_NAME, HOSTS_USERS, HOSTS_PIDS, HOSTS_PIDS | HOSTS_OUTER_PROC,
 					     HOSTS_ONE_NAME | HOSTS_USERS | HOSTS_PIDS };
@@ -90,10 +88,9 @@ START_TEST(ranks_of_namespaces_and_users_are_replaced)
 		must(!hosts.shared->fenced[r], "rank %d was fenced", r);
 	hosts_finish(&hosts, ALL);
 }
-END_TEST
 
 /* Nobody of the host is left to prove it; the store is the witness that lets half go on. */
-START_TEST(a_whole_host_dies)
+TEST(a_whole_host_dies)
 {
 	hosts_open(&hosts, "host");
 	hosts_begin(&hosts);
@@ -103,9 +100,8 @@ START_TEST(a_whole_host_dies)
 	hosts_progress(&hosts, 3);
 	hosts_finish(&hosts, 3);
 }
-END_TEST
 
-START_TEST(half_and_half_one_side_goes_on_the_other_is_fenced)
+TEST(half_and_half_one_side_goes_on_the_other_is_fenced)
 {
 	hosts_open(&hosts, "halves");
 	hosts_begin(&hosts);
@@ -113,10 +109,9 @@ START_TEST(half_and_half_one_side_goes_on_the_other_is_fenced)
 	apart_and_together();
 	hosts_finish(&hosts, ALL);
 }
-END_TEST
 
 /* The side without the store can decide nothing: it waits, and learns after heal that it is out. */
-START_TEST(half_without_the_store_waits_and_is_fenced_on_heal)
+TEST(half_without_the_store_waits_and_is_fenced_on_heal)
 {
 	uint64_t at;
 
@@ -137,10 +132,9 @@ START_TEST(half_without_the_store_waits_and_is_fenced_on_heal)
 	hosts_progress(&hosts, ALL);
 	hosts_finish(&hosts, ALL);
 }
-END_TEST
 
 /* A path that one direction of is lost carries no connection: it ends like a partition. */
-START_TEST(a_one_way_cut_ends_like_a_partition)
+TEST_LOOP(a_one_way_cut_ends_like_a_partition, 0, 2)
 {
 	hosts_open(&hosts, "oneway");
 	hosts_begin(&hosts);
@@ -148,10 +142,9 @@ START_TEST(a_one_way_cut_ends_like_a_partition)
 	apart_and_together();
 	hosts_finish(&hosts, ALL);
 }
-END_TEST
 
 /* Short packets pass, so connections are made and PINGs are heard; data never come. It ends like a partition, too. */
-START_TEST(a_path_that_carries_no_long_packets_ends_like_a_partition)
+TEST_LOOP(a_path_that_carries_no_long_packets_ends_like_a_partition, 0, 2)
 {
 	hosts_open(&hosts, "narrow");
 	hosts_begin(&hosts);
@@ -159,10 +152,9 @@ START_TEST(a_path_that_carries_no_long_packets_ends_like_a_partition)
 	apart_and_together();
 	hosts_finish(&hosts, ALL);
 }
-END_TEST
 
 /* Host 1 sees its peers but no store, in one direction or both; somebody dies, and it has its calls relayed. */
-START_TEST(a_host_without_the_store_is_relayed)
+TEST_LOOP(a_host_without_the_store_is_relayed, 0, 2)
 {
 	hosts_open(&hosts, "relay");
 	hosts_begin(&hosts);
@@ -178,10 +170,9 @@ START_TEST(a_host_without_the_store_is_relayed)
 	must(!hosts.shared->fenced[2], "rank 2 was fenced");
 	hosts_finish(&hosts, ALL);
 }
-END_TEST
 
 /* Late is not dead: 20 Mbit/s for a host, and nobody is left out. */
-START_TEST(a_slow_link_costs_nobody_the_membership)
+TEST(a_slow_link_costs_nobody_the_membership)
 {
 	hosts_open(&hosts, "slow");
 	hosts.config.link_ms = 5000;
@@ -198,7 +189,6 @@ START_TEST(a_slow_link_costs_nobody_the_membership)
 		must(!hosts.shared->fenced[r], "rank %d was fenced", r);
 	hosts_finish(&hosts, ALL);
 }
-END_TEST
 
 /* In a child, since it moves into another network. */
 static int no_hosts(void)
@@ -211,32 +201,11 @@ static int no_hosts(void)
 	return waitpid(pid, &status, 0) != pid || status;
 }
 
-/* A case for each, so that CK_RUN_CASE runs one. */
-#define ADD(suite, test, turns) \
-	do { \
-		TCase *tcase = tcase_create(#test); \
-\
-		tcase_add_loop_test(tcase, test, 0, turns); \
-		suite_add_tcase(suite, tcase); \
-	} while (0)
-
 int main(void)
 {
-	Suite *suite = suite_create("hosts/hosts");
-
 	if (no_hosts()) {
 		fprintf(stderr, "skipped: hosts need root and network namespaces\n");
 		return 77;
 	}
-	ADD(suite, hosts_are_hosts_to_the_group, 1);
-	ADD(suite, a_killed_rank_is_replaced_across_hosts, 1);
-	ADD(suite, ranks_of_namespaces_and_users_are_replaced, WAYS);
-	ADD(suite, a_whole_host_dies, 1);
-	ADD(suite, half_and_half_one_side_goes_on_the_other_is_fenced, 1);
-	ADD(suite, half_without_the_store_waits_and_is_fenced_on_heal, 1);
-	ADD(suite, a_one_way_cut_ends_like_a_partition, 2);
-	ADD(suite, a_path_that_carries_no_long_packets_ends_like_a_partition, 2);
-	ADD(suite, a_host_without_the_store_is_relayed, 2);
-	ADD(suite, a_slow_link_costs_nobody_the_membership, 1);
-	return harness_main(suite);
+	return harness_main(SUITE(.name = "hosts/hosts"));
 }

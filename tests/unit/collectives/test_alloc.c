@@ -475,18 +475,16 @@ static void run_all(int moment)
 	must(last, "%s: nothing was made to fail", moments[moment]);
 }
 
-START_TEST(every_allocation_fails_once)
+TEST_LOOP(every_allocation_fails_once, 0, MOMENTS)
 {
 	run_all(_i);
 }
-END_TEST
 
 /* A newcomer that gave up waiting leaves nothing behind either. */
-START_TEST(a_newcomer_that_nobody_lets_in_leaves_nothing)
+TEST(a_newcomer_that_nobody_lets_in_leaves_nothing)
 {
 	run(ABSENT, 0);
 }
-END_TEST
 
 /* ---- what operations ask for ---- */
 
@@ -536,7 +534,7 @@ static int operates(void *arg, int me)
 }
 
 /* Memory that is new for each operation is faulted in for each. */
-START_TEST(an_operation_of_a_size_seen_before_asks_for_no_memory_of_its_size)
+TEST_LOOP(an_operation_of_a_size_seen_before_asks_for_no_memory_of_its_size, 0, 2)
 {
 	struct covey_config config = harness_config("asks", 2);
 	pid_t pid[2];
@@ -546,19 +544,9 @@ START_TEST(an_operation_of_a_size_seen_before_asks_for_no_memory_of_its_size)
 	for (int r = 0; r < 2; r++)
 		must(!reap(pid[r], "operations"), "rank %d", r);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/alloc");
-	TCase *tcase = tcase_create("alloc"), *asks = tcase_create("asks");
-
-	tcase_set_timeout(tcase, 500); /* hundreds of groups; what hangs is found sooner (reap) */
-	tcase_add_loop_test(tcase, every_allocation_fails_once, 0, MOMENTS);
-	tcase_add_test(tcase, a_newcomer_that_nobody_lets_in_leaves_nothing);
-	tcase_set_timeout(asks, 60);
-	tcase_add_loop_test(asks, an_operation_of_a_size_seen_before_asks_for_no_memory_of_its_size, 0, 2);
-	suite_add_tcase(suite, tcase);
-	suite_add_tcase(suite, asks);
-	return harness_main(suite);
+	return harness_main(SUITE(.name = "collectives/alloc",
+				  .timeout_s = 500)); /* hundreds of groups; what hangs is found sooner (reap) */
 }

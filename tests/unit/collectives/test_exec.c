@@ -109,7 +109,7 @@ static int rank_main(void *arg, int me)
 	return s.given != 0;
 }
 
-START_TEST(programs_are_given_no_descriptor)
+TEST_LOOP(programs_are_given_no_descriptor, 0, 2)
 {
 	struct job job = { .seed = harness_seed() };
 	pid_t pid[RANKS];
@@ -122,19 +122,9 @@ START_TEST(programs_are_given_no_descriptor)
 	for (int r = 0; r < RANKS; r++)
 		must(!harness_reap(pid[r]), "rank %d: programs were given descriptors, or it ended badly", r);
 }
-END_TEST
 
 int main(int argc, char **argv)
 {
-	Suite *suite;
-	TCase *tcase;
-
 	(void)argv;
-	if (argc > 1)
-		return count_descriptors();
-	suite = suite_create("collectives/exec");
-	tcase = tcase_create("exec");
-	tcase_add_loop_test(tcase, programs_are_given_no_descriptor, 0, 2);
-	suite_add_tcase(suite, tcase);
-	return harness_main(suite);
+	return argc > 1 ? count_descriptors() : harness_main(SUITE(.name = "collectives/exec"));
 }

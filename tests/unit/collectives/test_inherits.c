@@ -77,25 +77,23 @@ static void two_cores(int cpu[2])
 		cpu[1] = cpu[0];
 }
 
-START_TEST(ranks_on_one_core_do_not_spin)
+TEST(ranks_on_one_core_do_not_spin)
 {
 	int cpu[2];
 
 	two_cores(cpu);
 	run_bound(COVEY_TRANSPORT_AUTO, cpu[0], cpu[0], 0);
 }
-END_TEST
 
-START_TEST(ranks_on_one_core_do_not_spin_over_sockets)
+TEST(ranks_on_one_core_do_not_spin_over_sockets)
 {
 	int cpu[2];
 
 	two_cores(cpu);
 	run_bound(COVEY_TRANSPORT_TCP, cpu[0], cpu[0], 0);
 }
-END_TEST
 
-START_TEST(ranks_that_a_launcher_bound_to_a_core_each_spin)
+TEST(ranks_that_a_launcher_bound_to_a_core_each_spin)
 {
 	int cpu[2];
 
@@ -103,7 +101,6 @@ START_TEST(ranks_that_a_launcher_bound_to_a_core_each_spin)
 	if (cpu[0] != cpu[1]) /* where a machine has one core, the test above is all there is to see */
 		run_bound(COVEY_TRANSPORT_AUTO, cpu[0], cpu[1], 1);
 }
-END_TEST
 
 /* ---- limits ---- */
 
@@ -145,7 +142,7 @@ static int poor_rank(void *arg, int me)
 	return 0;
 }
 
-START_TEST(a_limit_that_is_too_small_is_named)
+TEST_LOOP(a_limit_that_is_too_small_is_named, 0, LACKS)
 {
 	struct covey_config config = harness_config("limits", 16);
 	char keys[4096];
@@ -156,11 +153,10 @@ START_TEST(a_limit_that_is_too_small_is_named)
 	must(!status, "%s: status %x", lacks[_i].name, status);
 	must(!harness_keys(config.group, keys, sizeof(keys)), "%s: the store was written: %s", lacks[_i].name, keys);
 }
-END_TEST
 
 /* ---- umask ---- */
 
-START_TEST(a_umask_does_not_close_the_record)
+TEST(a_umask_does_not_close_the_record)
 {
 	struct covey_config config = harness_config("umask", 1);
 	char place[] = "/tmp/covey-flight-XXXXXX", path[400];
@@ -181,7 +177,6 @@ START_TEST(a_umask_does_not_close_the_record)
 	covey_close(group);
 	must(!rmdir(place), "the record is left");
 }
-END_TEST
 
 /* ---- a program that is started with it ---- */
 
@@ -248,16 +243,15 @@ static void alone(struct start *s)
 }
 
 /* The C library takes the limit of the stack for the size of every thread's. */
-START_TEST(stacks_of_threads_do_not_follow_the_limit)
+TEST(stacks_of_threads_do_not_follow_the_limit)
 {
 	struct start huge = { .stack = (rlim_t)1 << 47 }, small = { .stack = 128 << 10 };
 
 	alone(&huge);
 	alone(&small);
 }
-END_TEST
 
-START_TEST(nothing_comes_to_stand_as_a_standard_descriptor)
+TEST(nothing_comes_to_stand_as_a_standard_descriptor)
 {
 	for (int n = 1; n <= 3; n++) {
 		struct start s = { .closed = n };
@@ -265,28 +259,10 @@ START_TEST(nothing_comes_to_stand_as_a_standard_descriptor)
 		alone(&s);
 	}
 }
-END_TEST
 
 int main(int argc, char **argv)
 {
-	TCase *cores, *limits, *starts;
-	Suite *suite;
-
 	if (argc > 3)
 		return join_alone(argv[1], argv[2], atoi(argv[3]));
-	suite = suite_create("collectives/inherits");
-	cores = tcase_create("cores");
-	limits = tcase_create("limits");
-	starts = tcase_create("starts");
-	tcase_add_test(cores, ranks_on_one_core_do_not_spin);
-	tcase_add_test(cores, ranks_on_one_core_do_not_spin_over_sockets);
-	tcase_add_test(cores, ranks_that_a_launcher_bound_to_a_core_each_spin);
-	suite_add_tcase(suite, cores);
-	tcase_add_loop_test(limits, a_limit_that_is_too_small_is_named, 0, LACKS);
-	suite_add_tcase(suite, limits);
-	tcase_add_test(starts, stacks_of_threads_do_not_follow_the_limit);
-	tcase_add_test(starts, a_umask_does_not_close_the_record);
-	tcase_add_test(starts, nothing_comes_to_stand_as_a_standard_descriptor);
-	suite_add_tcase(suite, starts);
-	return harness_main(suite);
+	return harness_main(SUITE(.name = "collectives/inherits"));
 }

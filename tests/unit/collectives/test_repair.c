@@ -92,11 +92,6 @@ static void setup(void)
 	setup_ranks(2);
 }
 
-static void setup_three(void)
-{
-	setup_ranks(3);
-}
-
 static void teardown(void)
 {
 	cvy_engine_stop(f.engine, COVEY_ERR_CLOSED);
@@ -135,7 +130,7 @@ static void other_publishes(void)
 	__atomic_store_n(&line->tag, cvy_tag(1, f.op->first), __ATOMIC_RELEASE);
 }
 
-START_TEST(what_a_link_that_was_down_would_have_brought_is_missing)
+TEST(what_a_link_that_was_down_would_have_brought_is_missing)
 {
 	static const float zero[COUNT];
 
@@ -146,9 +141,8 @@ START_TEST(what_a_link_that_was_down_would_have_brought_is_missing)
 	ck_assert_uint_eq(f.op->result.mask.word[0], 1);
 	ck_assert_mem_eq(f.out + COUNT, zero, sizeof(zero));
 }
-END_TEST
 
-START_TEST(what_is_here_is_taken_whatever_the_link)
+TEST(what_is_here_is_taken_whatever_the_link)
 {
 	call();
 	other_publishes();
@@ -156,14 +150,15 @@ START_TEST(what_is_here_is_taken_whatever_the_link)
 	ck_assert(cvy_op_decided(f.op) && f.repaired);
 	ck_assert_uint_eq(f.op->result.mask.word[0], 3);
 }
-END_TEST
 
 /* Rank 1's part came before its link broke, rank 2's did not: the mask says what was read. */
-START_TEST(what_came_before_its_link_broke_is_taken_without_the_others)
+TEST(what_came_before_its_link_broke_is_taken_without_the_others)
 {
 	static const float zero[COUNT];
 	float sent[COUNT];
 
+	teardown();
+	setup_ranks(3);
 	for (int i = 0; i < COUNT; i++)
 		sent[i] = (float)i + 1;
 	call();
@@ -177,7 +172,6 @@ START_TEST(what_came_before_its_link_broke_is_taken_without_the_others)
 	ck_assert_mem_eq(f.out + COUNT, sent, sizeof(sent));
 	ck_assert_mem_eq(f.out + (size_t)2 * COUNT, zero, sizeof(zero));
 }
-END_TEST
 
 static const struct covey_mask nobody, own_rank = { { 1 } }, other_rank = { { 2 } };
 
@@ -199,7 +193,7 @@ static void learn(uint32_t epoch, uint64_t base, const struct covey_mask *lag)
 }
 
 /* View 2 is acknowledged here, but only rank 1 begins it: it masks this rank as late and is done. Then view 3. */
-START_TEST(who_never_began_a_view_is_repaired_in_the_next)
+TEST(who_never_began_a_view_is_repaired_in_the_next)
 {
 	f.op->timeout_ns = 100000000;
 	call();
@@ -217,10 +211,9 @@ START_TEST(who_never_began_a_view_is_repaired_in_the_next)
 		cvy_engine_step(f.engine);
 	ck_assert(cvy_op_decided(f.op) && f.repaired);
 }
-END_TEST
 
 /* Stopped between learning view 2 and its repair; view 3 leaves it out and is written before it wakes. */
-START_TEST(who_was_left_out_before_its_repair_tells_no_mismatch)
+TEST(who_was_left_out_before_its_repair_tells_no_mismatch)
 {
 	call();
 	share_memory();
@@ -232,22 +225,8 @@ START_TEST(who_was_left_out_before_its_repair_tells_no_mismatch)
 	cvy_engine_repair(f.engine, &other_rank);
 	ck_assert(!cvy_op_decided(f.op));
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/repair");
-	TCase *tc = tcase_create("repair");
-
-	tcase_add_checked_fixture(tc, setup, teardown);
-	tcase_add_test(tc, what_a_link_that_was_down_would_have_brought_is_missing);
-	tcase_add_test(tc, what_is_here_is_taken_whatever_the_link);
-	tcase_add_test(tc, who_never_began_a_view_is_repaired_in_the_next);
-	tcase_add_test(tc, who_was_left_out_before_its_repair_tells_no_mismatch);
-	suite_add_tcase(suite, tc);
-	tc = tcase_create("repair of three");
-	tcase_add_checked_fixture(tc, setup_three, teardown);
-	tcase_add_test(tc, what_came_before_its_link_broke_is_taken_without_the_others);
-	suite_add_tcase(suite, tc);
-	return suite_run(suite);
+	return suite_run(SUITE(.name = "collectives/repair", .setup = setup, .teardown = teardown));
 }

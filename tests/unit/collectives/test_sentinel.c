@@ -176,7 +176,7 @@ static void goes_on(void)
 	until_mask(15);
 }
 
-START_TEST(planned_failover_is_followed)
+TEST(planned_failover_is_followed)
 {
 	open_group("planned");
 	until_mask(15);
@@ -187,9 +187,8 @@ START_TEST(planned_failover_is_followed)
 	goes_on();
 	close_group(15);
 }
-END_TEST
 
-START_TEST(killed_master_is_replaced)
+TEST(killed_master_is_replaced)
 {
 	open_group("killed");
 	until_mask(15);
@@ -201,10 +200,9 @@ START_TEST(killed_master_is_replaced)
 	goes_on();
 	close_group(15);
 }
-END_TEST
 
 /* The rank dies and nobody decides, until the failover is through. */
-START_TEST(death_without_a_master_is_decided_by_the_next)
+TEST(death_without_a_master_is_decided_by_the_next)
 {
 	open_group("both");
 	until_mask(15);
@@ -214,10 +212,9 @@ START_TEST(death_without_a_master_is_decided_by_the_next)
 	until_mask(13);
 	close_group(13);
 }
-END_TEST
 
 /* What the replica misses: two views, and that rank 1 is another process now. The members tell it. */
-START_TEST(lagging_replica_is_told_by_the_members)
+TEST(lagging_replica_is_told_by_the_members)
 {
 	uint64_t epoch;
 
@@ -233,7 +230,6 @@ START_TEST(lagging_replica_is_told_by_the_members)
 	     (unsigned long long)epoch);
 	close_group(11);
 }
-END_TEST
 
 static const char *cause_of(const char *url)
 {
@@ -245,7 +241,7 @@ static const char *cause_of(const char *url)
 	return info.cause;
 }
 
-START_TEST(useless_sentinels_are_named_with_what_they_said)
+TEST(useless_sentinels_are_named_with_what_they_said)
 {
 	char other[200], part[64];
 	const char *cause;
@@ -266,25 +262,8 @@ START_TEST(useless_sentinels_are_named_with_what_they_said)
 	snprintf(other, sizeof(other), "rm -rf %s", test.dir);
 	must(!system(other), "%s stays", test.dir);
 }
-END_TEST
-
-/* A case for each, so that CK_RUN_CASE runs one. */
-#define ADD(suite, test) \
-	do { \
-		TCase *tcase = tcase_create(#test); \
-\
-		tcase_add_test(tcase, test); \
-		suite_add_tcase(suite, tcase); \
-	} while (0)
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/sentinel");
-
-	ADD(suite, planned_failover_is_followed);
-	ADD(suite, killed_master_is_replaced);
-	ADD(suite, death_without_a_master_is_decided_by_the_next);
-	ADD(suite, lagging_replica_is_told_by_the_members);
-	ADD(suite, useless_sentinels_are_named_with_what_they_said);
-	return harness_main(suite);
+	return harness_main(SUITE(.name = "collectives/sentinel"));
 }

@@ -17,6 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../../suite.h"
 #include "clock.h"
 #include "covey.h"
 #include "loop.h"
@@ -190,7 +191,7 @@ static void teardown(void)
 	w.server = 0;
 }
 
-START_TEST(who_proves_its_name_is_served)
+TEST(who_proves_its_name_is_served)
 {
 	server("good", "no");
 	ck_assert_int_eq(client(trusting("ca")), 0);
@@ -201,7 +202,6 @@ START_TEST(who_proves_its_name_is_served)
 	if (gethostbyname(w.host)) /* not everywhere */
 		ck_assert_int_eq(client(""), 0);
 }
-END_TEST
 
 static const struct wrong {
 	const char *cert, *trusted;
@@ -214,7 +214,7 @@ static const struct wrong {
 	{ NULL, "ca", COVEY_ERR_STORE, "speak TLS on this port" },
 };
 
-START_TEST(what_is_wrong_with_a_certificate_is_named)
+TEST_LOOP(what_is_wrong_with_a_certificate_is_named, 0, sizeof(wrongs) / sizeof(wrongs[0]))
 {
 	int err;
 
@@ -226,18 +226,16 @@ START_TEST(what_is_wrong_with_a_certificate_is_named)
 	ck_assert_msg(strcasestr(w.cause, wrongs[_i].cause) != NULL, "\"%s\" lacks \"%s\"", w.cause, wrongs[_i].cause);
 	ck_assert_int_eq(w.up, 0);
 }
-END_TEST
 
-START_TEST(a_server_may_ask_for_a_certificate)
+TEST(a_server_may_ask_for_a_certificate)
 {
 	server("good", "yes");
 	ck_assert_int_eq(client(presenting("client")), 0);
 	ck_assert_int_eq(client(trusting("ca")), COVEY_ERR_AUTH);
 	ck_assert_msg(strstr(w.cause, "certificate") != NULL, "%s", w.cause);
 }
-END_TEST
 
-START_TEST(files_that_are_of_no_use_are_named)
+TEST(files_that_are_of_no_use_are_named)
 {
 	static const char *const lines[][2] = {
 		{ "rediss://h?ca=/nowhere", "/nowhere" },
@@ -255,7 +253,6 @@ START_TEST(files_that_are_of_no_use_are_named)
 		ck_assert_msg(strstr(info.cause, lines[i][1]) != NULL, "%s: %s", lines[i][0], info.cause);
 	}
 }
-END_TEST
 
 static int can_run(void)
 {
@@ -277,9 +274,6 @@ static int can_run(void)
 int main(void)
 {
 	char dir[] = "/tmp/covey-tls-XXXXXX", command[64];
-	SRunner *runner;
-	Suite *suite;
-	TCase *tc;
 	int failed;
 
 	if (!can_run())
@@ -289,19 +283,8 @@ int main(void)
 		puts("openssl makes no certificates");
 		return EXIT_FAILURE;
 	}
-	suite = suite_create("membership/redis_tls");
-	tc = tcase_create("tls");
-	tcase_add_checked_fixture(tc, setup, teardown);
-	tcase_set_timeout(tc, 60);
-	tcase_add_test(tc, who_proves_its_name_is_served);
-	tcase_add_loop_test(tc, what_is_wrong_with_a_certificate_is_named, 0, sizeof(wrongs) / sizeof(wrongs[0]));
-	tcase_add_test(tc, a_server_may_ask_for_a_certificate);
-	tcase_add_test(tc, files_that_are_of_no_use_are_named);
-	suite_add_tcase(suite, tc);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
+	failed =
+		suite_run(SUITE(.name = "membership/redis_tls", .setup = setup, .teardown = teardown, .timeout_s = 60));
 	snprintf(command, sizeof(command), "rm -rf %s", dir);
 	return system(command) || failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }

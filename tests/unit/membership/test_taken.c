@@ -123,7 +123,7 @@ static void ended(int err, const char *text)
 	ck_assert_uint_lt(strlen(a->text), sizeof(((struct covey_error_info *)0)->cause) - 1);
 }
 
-START_TEST(a_founder_says_who_it_is)
+TEST(a_founder_says_who_it_is)
 {
 	begin(5000);
 	ck_assert_str_eq(sent[8], "proc:1.2.3,x");
@@ -135,9 +135,8 @@ START_TEST(a_founder_says_who_it_is)
 	ck_assert_str_eq(sent[22], "algo=none");
 	ck_assert_int_eq(words, 23);
 }
-END_TEST
 
-START_TEST(those_in_the_way_are_looked_up_and_the_dead_named)
+TEST(those_in_the_way_are_looked_up_and_the_dead_named)
 {
 	int looks = 0;
 
@@ -158,9 +157,8 @@ START_TEST(those_in_the_way_are_looked_up_and_the_dead_named)
 	ck_assert_str_eq(sent[18], "g,0:1");
 	ck_assert_ptr_null(did(CVY_DO_JOINED));
 }
-END_TEST
 
-START_TEST(a_process_that_lives_ends_the_join)
+TEST(a_process_that_lives_ends_the_join)
 {
 	begin(5000);
 	told("run", "world is 2 there and 4 here, job A there and B here", 300, 400, TWO);
@@ -176,9 +174,8 @@ START_TEST(a_process_that_lives_ends_the_join)
 	ended(COVEY_ERR_BUSY,
 	      "is in use: rank 0 (process 5) is alive; world is 2 there and 4 here, job A there and B here");
 }
-END_TEST
 
-START_TEST(a_beat_ends_the_join)
+TEST(a_beat_ends_the_join)
 {
 	begin(5000);
 	told("run", "world is 4 there", 900, 1000, TWO);
@@ -188,9 +185,8 @@ START_TEST(a_beat_ends_the_join)
 	told("run", "world is 4 there", -50, 1200, TWO); /* after the first answer */
 	ended(COVEY_ERR_BUSY, "rank 0 is alive, it has sent a beat; world is 4 there");
 }
-END_TEST
 
-START_TEST(x_another_list_is_no_beat)
+TEST(x_another_list_is_no_beat)
 {
 	begin(5000);
 	told("run", "-", 300, 400, TWO);
@@ -198,9 +194,8 @@ START_TEST(x_another_list_is_no_beat)
 	told("run", "-", 300, 400, TWO "|t:70|49950 -|m:70|9 0 proc:8.9.7,b far"); /* 64 a reply: now seen */
 	ck_assert_ptr_null(did(CVY_DO_JOINED));
 }
-END_TEST
 
-START_TEST(x_proven_by_another)
+TEST(x_proven_by_another)
 {
 	begin(5000);
 	told("run", "-", 300, 400, TWO);
@@ -212,9 +207,8 @@ START_TEST(x_proven_by_another)
 		found(1, "1:2", "proc:8.9.7,b", CVY_PROC_NOT_SEEN);
 	}
 }
-END_TEST
 
-START_TEST(x_exiting_is_not_alive)
+TEST(x_exiting_is_not_alive)
 {
 	begin(5000);
 	told("run", "-", 300, 400, TWO);
@@ -226,9 +220,8 @@ START_TEST(x_exiting_is_not_alive)
 		found(0, "0:1", "proc:5.6.7,a", CVY_PROC_NOT_SEEN);
 	}
 }
-END_TEST
 
-START_TEST(silence_counts_once_it_was_heard)
+TEST(silence_counts_once_it_was_heard)
 {
 	begin(6000);
 	told("run", "-", 9000, 9000, TWO);
@@ -241,9 +234,8 @@ START_TEST(silence_counts_once_it_was_heard)
 	ck_assert_str_eq(sent[17], "6000");
 	ck_assert_ptr_null(did(CVY_DO_JOINED));
 }
-END_TEST
 
-START_TEST(what_cannot_be_known_is_said_with_the_cure)
+TEST(what_cannot_be_known_is_said_with_the_cure)
 {
 	begin(60000);
 	for (int i = 0; i < 199; i++) {
@@ -256,9 +248,8 @@ START_TEST(what_cannot_be_known_is_said_with_the_cure)
 	      "the last beats of 2 processes are 1234 to 4321 ms old. If they are gone: ep-admin --group " NAME
 	      " forget");
 }
-END_TEST
 
-START_TEST(where_silence_never_counts_it_does_not_wait)
+TEST(where_silence_never_counts_it_does_not_wait)
 {
 	begin(-1);
 	told("run", "-", 9000, 9500, TWO);
@@ -269,10 +260,9 @@ START_TEST(where_silence_never_counts_it_does_not_wait)
 	}
 	ended(COVEY_ERR_BUSY, "ep-admin --group " NAME " forget");
 }
-END_TEST
 
 /* Founders that do not fit together all end: the one that has found out tells the store. */
-START_TEST(founders_that_do_not_fit_are_told)
+TEST(founders_that_do_not_fit_are_told)
 {
 	const char *argv[] = { "REFUSED", "gid", "g",	  "ph",	 "closed",	    "epoch",
 			       "0",	  "err", "INVAL", "why", "world is 3 and 4" };
@@ -292,13 +282,12 @@ START_TEST(founders_that_do_not_fit_are_told)
 	step(&refused);
 	ended(COVEY_ERR_INVAL, "world is 3 and 4");
 }
-END_TEST
 
 /* ---- Processes of this machine ---- */
 
 #define HOST "boot-id.1.2"
 
-START_TEST(a_process_is_found_by_its_thread_and_start)
+TEST(a_process_is_found_by_its_thread_and_start)
 {
 	char word[CVY_PROC_WORD], other[2 * CVY_PROC_WORD];
 	int pid, tid;
@@ -323,9 +312,8 @@ START_TEST(a_process_is_found_by_its_thread_and_start)
 	snprintf(other, sizeof(other), "proc:%d.%d.%llu.1", pid, tid, start + 100000); /* unshare --time */
 	ck_assert_int_eq(cvy_proc_find(HOST, HOST, other), CVY_PROC_NOT_SEEN);
 }
-END_TEST
 
-START_TEST(a_process_that_was_killed_is_gone)
+TEST(a_process_that_was_killed_is_gone)
 {
 	char word[CVY_PROC_WORD] = "";
 	int ends[2];
@@ -349,30 +337,8 @@ START_TEST(a_process_that_was_killed_is_gone)
 	close(ends[0]);
 	close(ends[1]);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("membership/taken");
-	TCase *t = tcase_create("taken"), *p = tcase_create("processes");
-
-	tcase_set_timeout(t, 60);
-	tcase_add_checked_fixture(t, NULL, done);
-	tcase_add_test(t, a_founder_says_who_it_is);
-	tcase_add_test(t, those_in_the_way_are_looked_up_and_the_dead_named);
-	tcase_add_test(t, a_process_that_lives_ends_the_join);
-	tcase_add_test(t, a_beat_ends_the_join);
-	tcase_add_test(t, x_another_list_is_no_beat);
-	tcase_add_test(t, x_proven_by_another);
-	tcase_add_test(t, x_exiting_is_not_alive);
-	tcase_add_test(t, silence_counts_once_it_was_heard);
-	tcase_add_test(t, what_cannot_be_known_is_said_with_the_cure);
-	tcase_add_test(t, where_silence_never_counts_it_does_not_wait);
-	tcase_add_test(t, founders_that_do_not_fit_are_told);
-	suite_add_tcase(s, t);
-	tcase_set_timeout(p, 60);
-	tcase_add_test(p, a_process_is_found_by_its_thread_and_start);
-	tcase_add_test(p, a_process_that_was_killed_is_gone);
-	suite_add_tcase(s, p);
-	return suite_run(s);
+	return suite_run(SUITE(.name = "membership/taken", .teardown = done, .timeout_s = 60));
 }
