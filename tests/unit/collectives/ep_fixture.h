@@ -94,13 +94,4 @@ static inline int32_t ep_route(enum routing routing, int experts, uint64_t *stat
 	}
 }
 
-/* A call was refused with @want, and the cause has @cause. */
-static inline void ep_refused(struct covey_group *group, int err, int want, const char *cause)
-{
-	struct covey_error_info why;
-
-	covey_last_error(group, &why);
-	must(err == want && strstr(why.cause, cause), "%s, %s: not %s", covey_strerror(err), why.cause, cause);
-}
-
 #endif

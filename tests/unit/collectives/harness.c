@@ -42,6 +42,17 @@ void harness_fail(const char *file, int line, const char *cond, const char *form
 	abort();
 }
 
+void harness_refused(const char *file, int line, const char *call, struct covey_group *group, int err, int want,
+		     const char *cause)
+{
+	struct covey_error_info info;
+
+	covey_last_error(group, &info);
+	if (err != want || info.err != want || !strstr(info.cause, cause))
+		harness_fail(file, line, call, "%s, not %s; the cause \"%s\", not \"%s\"", covey_strerror(err),
+			     covey_strerror(want), info.cause, cause);
+}
+
 uint64_t harness_now_ns(void)
 {
 	struct timespec t;
@@ -206,6 +217,14 @@ struct covey_config harness_config(const char *name, int world)
 	return config;
 }
 
+struct covey_config harness_config_over(int tcp, const char *name, int world)
+{
+	struct covey_config config = harness_config(name, world);
+
+	config.transport = tcp ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
+	return config;
+}
+
 /* ---- threads ---- */
 
 struct covey_group *harness_join(const struct covey_config *config, int rank)
@@ -253,10 +272,12 @@ void harness_threads_on(const struct covey_config *config, member_fn fn, void *a
 	static const char *const host[] = { "host-a", "host-b", "host-c", "host-d" };
 	int n = config->world;
 	struct thread *t = calloc((size_t)n, sizeof(*t));
+	pthread_barrier_t met;
 
+	pthread_barrier_init(&met, NULL, (unsigned)n);
 	for (int r = 0; r < n; r++) {
 		t[r].fn = fn;
-		t[r].member = (struct member){ .config = *config, .rank = r, .n = n, .arg = arg };
+		t[r].member = (struct member){ .config = *config, .rank = r, .n = n, .arg = arg, .met = &met };
 		if (hosts > 0)
 			t[r].member.config.host = host[r % hosts];
 		else if (hosts) /* of neighbouring ranks */
@@ -265,7 +286,13 @@ void harness_threads_on(const struct covey_config *config, member_fn fn, void *a
 	}
 	for (int r = 0; r < n; r++)
 		pthread_join(t[r].id, NULL);
+	pthread_barrier_destroy(&met);
 	free(t);
+}
+
+void harness_meet(struct member *member)
+{
+	pthread_barrier_wait(member->met);
 }
 
 /* ---- processes ---- */

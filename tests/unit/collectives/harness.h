@@ -8,6 +8,7 @@
 #define TESTS_COLLECTIVES_HARNESS_H
 
 #include <check.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/types.h>
@@ -38,6 +39,13 @@
 void harness_fail(const char *file, int line, const char *cond, const char *format, ...)
 	__attribute__((noreturn, format(printf, 4, 5)));
 
+/* @CALL was refused with @WANT, and the cause has @CAUSE. @GROUP: NULL for a call that has none. */
+#define must_refuse(GROUP, CALL, WANT, CAUSE) harness_refused(__FILE__, __LINE__, #CALL, GROUP, CALL, WANT, CAUSE)
+#define must_be_invalid(GROUP, CALL, CAUSE) must_refuse(GROUP, CALL, COVEY_ERR_INVAL, CAUSE)
+
+void harness_refused(const char *file, int line, const char *call, struct covey_group *group, int err, int want,
+		     const char *cause);
+
 /* Starts the server, runs the suite, stops the server. 77 where there is no server. */
 int harness_main(Suite *suite);
 
@@ -48,6 +56,8 @@ int harness_keys(const char *part, char *text, size_t bytes);
 
 /* Store, a group of its own for this test (@name), no waits of a minute. Tests change what they are about. */
 struct covey_config harness_config(const char *name, int world);
+/* The same over shared memory, or over TCP. */
+struct covey_config harness_config_over(int tcp, const char *name, int world);
 
 uint64_t harness_now_ns(void);
 uint64_t harness_deadline(int ms);
@@ -62,6 +72,7 @@ struct member {
 	int rank, n;
 	void *arg;
 	int no_leave; /* the rank closes without covey_leave() */
+	pthread_barrier_t *met;
 };
 
 typedef void (*member_fn)(struct member *member);
@@ -70,6 +81,31 @@ typedef void (*member_fn)(struct member *member);
 void harness_threads(const struct covey_config *config, member_fn fn, void *arg);
 /* The same with rank r on made-up host r % @hosts; < 0: on as many, each of neighbouring ranks; 0: all on this one. */
 void harness_threads_on(const struct covey_config *config, member_fn fn, void *arg, int hosts);
+/* Until all ranks of the test are here. ThreadSanitizer does not see that covey's barrier orders them. */
+void harness_meet(struct member *member);
+
+/* A test whose body each of @WORLD ranks runs: it is the rank @m. */
+#define TEST_RANKS(NAME, WORLD) \
+	static void NAME##_of(struct member *m); \
+	TEST(NAME) \
+	{ \
+		struct covey_config config = harness_config("ranks", WORLD); \
+\
+		harness_threads(&config, NAME##_of, NULL); \
+	} \
+	static void NAME##_of(struct member *m)
+
+/* The same over shared memory, then over TCP. */
+#define TEST_RANKS_OVER_BOTH(NAME, WORLD) \
+	static void NAME##_of(struct member *m); \
+	TEST_LOOP(NAME, 0, 2) \
+	{ \
+		struct covey_config config = harness_config_over(_i, "ranks", WORLD); \
+\
+		harness_threads(&config, NAME##_of, NULL); \
+	} \
+	static void NAME##_of(struct member *m)
+
 /* Joins or fails the test; the cause is shown. */
 struct covey_group *harness_join(const struct covey_config *config, int rank);
 

@@ -20,34 +20,25 @@
 
 /* ---- arguments ---- */
 
-static void refused(struct covey_group *group, int err, int want, const char *cause)
-{
-	struct covey_error_info info;
-
-	ck_assert_int_eq(covey_last_error(group, &info), 0);
-	must(err == want, "%s, not %s", covey_strerror(err), covey_strerror(want));
-	must(info.err == want && strstr(info.cause, cause), "the cause \"%s\" does not say \"%s\"", info.cause, cause);
-}
-
 static void bad_newer_operations(struct covey_group *g)
 {
 	size_t ones[1] = { 1 }, huge[1] = { SIZE_MAX / 2 };
 	int32_t x[8] = { 0 };
 
-	refused(g, covey_reduce(x, x, 1, COVEY_INT32, -1, 0, g, NULL, NULL), COVEY_ERR_INVAL, "operation");
-	refused(g, covey_reduce(x, x, 1, COVEY_INT32, COVEY_SUM, 16, g, NULL, NULL), COVEY_ERR_INVAL, "root");
-	refused(g, covey_reduce(x, NULL, 1, COVEY_INT32, COVEY_SUM, 0, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
-	refused(g, covey_reduce_scatter(x, x, 1, 13, COVEY_SUM, g, NULL, NULL), COVEY_ERR_INVAL, "datatype");
-	refused(g, covey_reduce_scatter(x, x, 1, COVEY_INT32, 5, g, NULL, NULL), COVEY_ERR_INVAL, "operation");
-	refused(g, covey_gather(NULL, x, 1, COVEY_INT32, 0, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
-	refused(g, covey_gather(x, NULL, 1, COVEY_INT32, 0, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
-	refused(g, covey_scatter(NULL, x, 1, COVEY_INT32, 0, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
-	refused(g, covey_scatter(x, x, 1, COVEY_INT32, -1, g, NULL, NULL), COVEY_ERR_INVAL, "root");
-	refused(g, covey_allgatherv(x, 2, x, ones, ones, COVEY_INT32, g, NULL, NULL), COVEY_ERR_INVAL, "sendcount");
-	refused(g, covey_allgatherv(x, 1, x, NULL, ones, COVEY_INT32, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
-	refused(g, covey_allgatherv(x, 1, NULL, ones, ones, COVEY_INT32, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
-	refused(g, covey_allgatherv(x, 1, x, ones, huge, COVEY_INT32, g, NULL, NULL), COVEY_ERR_INVAL, "large");
-	refused(g, covey_allgatherv(x, 1, x, ones, ones, 10, g, NULL, NULL), COVEY_ERR_INVAL, "datatype");
+	must_be_invalid(g, covey_reduce(x, x, 1, COVEY_INT32, -1, 0, g, NULL, NULL), "operation");
+	must_be_invalid(g, covey_reduce(x, x, 1, COVEY_INT32, COVEY_SUM, 16, g, NULL, NULL), "root");
+	must_be_invalid(g, covey_reduce(x, NULL, 1, COVEY_INT32, COVEY_SUM, 0, g, NULL, NULL), "NULL");
+	must_be_invalid(g, covey_reduce_scatter(x, x, 1, 13, COVEY_SUM, g, NULL, NULL), "datatype");
+	must_be_invalid(g, covey_reduce_scatter(x, x, 1, COVEY_INT32, 5, g, NULL, NULL), "operation");
+	must_be_invalid(g, covey_gather(NULL, x, 1, COVEY_INT32, 0, g, NULL, NULL), "NULL");
+	must_be_invalid(g, covey_gather(x, NULL, 1, COVEY_INT32, 0, g, NULL, NULL), "NULL");
+	must_be_invalid(g, covey_scatter(NULL, x, 1, COVEY_INT32, 0, g, NULL, NULL), "NULL");
+	must_be_invalid(g, covey_scatter(x, x, 1, COVEY_INT32, -1, g, NULL, NULL), "root");
+	must_be_invalid(g, covey_allgatherv(x, 2, x, ones, ones, COVEY_INT32, g, NULL, NULL), "sendcount");
+	must_be_invalid(g, covey_allgatherv(x, 1, x, NULL, ones, COVEY_INT32, g, NULL, NULL), "NULL");
+	must_be_invalid(g, covey_allgatherv(x, 1, NULL, ones, ones, COVEY_INT32, g, NULL, NULL), "NULL");
+	must_be_invalid(g, covey_allgatherv(x, 1, x, ones, huge, COVEY_INT32, g, NULL, NULL), "large");
+	must_be_invalid(g, covey_allgatherv(x, 1, x, ones, ones, 10, g, NULL, NULL), "datatype");
 }
 
 static void bad_operations(struct covey_group *g)
@@ -57,27 +48,26 @@ static void bad_operations(struct covey_group *g)
 	size_t ones[1] = { 1 }, huge[1] = { SIZE_MAX / 2 };
 	struct covey_work *work = NULL;
 
-	refused(g, covey_allreduce(x, x, 1, 10, COVEY_SUM, g, NULL, NULL), COVEY_ERR_INVAL, "datatype");
-	refused(g, covey_allreduce(x, x, 1, COVEY_INT32, 5, g, NULL, NULL), COVEY_ERR_INVAL, "operation");
-	refused(g, covey_allreduce(NULL, x, 1, COVEY_INT32, COVEY_SUM, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
-	refused(g, covey_allreduce(x, NULL, 1, COVEY_INT32, COVEY_SUM, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
-	refused(g, covey_allreduce(x, x, SIZE_MAX / 2, COVEY_INT32, COVEY_SUM, g, NULL, NULL), COVEY_ERR_INVAL,
-		"count");
-	refused(g, covey_allreduce(x, x, 1, COVEY_INT32, COVEY_SUM, g, stream, NULL), COVEY_ERR_UNSUPPORTED, "stream");
-	refused(g, covey_allreduce_start(x, x, 1, COVEY_INT32, COVEY_SUM, g, NULL, NULL), COVEY_ERR_INVAL, "work");
-	refused(g, covey_broadcast(x, x, 1, COVEY_INT32, -1, g, NULL, NULL), COVEY_ERR_INVAL, "root");
-	refused(g, covey_broadcast(x, x, 1, COVEY_INT32, 16, g, NULL, NULL), COVEY_ERR_INVAL, "root");
-	refused(g, covey_broadcast(NULL, x, 1, COVEY_INT32, 0, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
-	refused(g, covey_broadcast_start(x, x, 1, 11, 0, g, NULL, &work), COVEY_ERR_INVAL, "datatype");
-	refused(g, covey_allgather(NULL, x, 1, COVEY_INT32, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
-	refused(g, covey_alltoall(x, NULL, 1, COVEY_INT32, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
-	refused(g, covey_alltoallv(x, NULL, ones, x, ones, ones, COVEY_INT32, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
-	refused(g, covey_alltoallv(NULL, ones, ones, x, ones, ones, COVEY_INT32, g, NULL, NULL), COVEY_ERR_INVAL,
-		"NULL");
-	refused(g, covey_alltoallv(x, ones, ones, x, ones, ones, 77, g, NULL, NULL), COVEY_ERR_INVAL, "datatype");
-	refused(g, covey_alltoallv(x, huge, ones, x, ones, ones, COVEY_INT32, g, NULL, NULL), COVEY_ERR_INVAL, "count");
-	refused(g, covey_alltoallv(x, ones, ones, x, huge, ones, COVEY_INT32, g, NULL, NULL), COVEY_ERR_INVAL, "count");
-	refused(g, covey_barrier(g, stream, NULL), COVEY_ERR_UNSUPPORTED, "stream");
+	must_be_invalid(g, covey_allreduce(x, x, 1, 10, COVEY_SUM, g, NULL, NULL), "datatype");
+	must_be_invalid(g, covey_allreduce(x, x, 1, COVEY_INT32, 5, g, NULL, NULL), "operation");
+	must_be_invalid(g, covey_allreduce(NULL, x, 1, COVEY_INT32, COVEY_SUM, g, NULL, NULL), "NULL");
+	must_be_invalid(g, covey_allreduce(x, NULL, 1, COVEY_INT32, COVEY_SUM, g, NULL, NULL), "NULL");
+	must_be_invalid(g, covey_allreduce(x, x, SIZE_MAX / 2, COVEY_INT32, COVEY_SUM, g, NULL, NULL), "count");
+	must_refuse(g, covey_allreduce(x, x, 1, COVEY_INT32, COVEY_SUM, g, stream, NULL), COVEY_ERR_UNSUPPORTED,
+		    "stream");
+	must_be_invalid(g, covey_allreduce_start(x, x, 1, COVEY_INT32, COVEY_SUM, g, NULL, NULL), "work");
+	must_be_invalid(g, covey_broadcast(x, x, 1, COVEY_INT32, -1, g, NULL, NULL), "root");
+	must_be_invalid(g, covey_broadcast(x, x, 1, COVEY_INT32, 16, g, NULL, NULL), "root");
+	must_be_invalid(g, covey_broadcast(NULL, x, 1, COVEY_INT32, 0, g, NULL, NULL), "NULL");
+	must_be_invalid(g, covey_broadcast_start(x, x, 1, 11, 0, g, NULL, &work), "datatype");
+	must_be_invalid(g, covey_allgather(NULL, x, 1, COVEY_INT32, g, NULL, NULL), "NULL");
+	must_be_invalid(g, covey_alltoall(x, NULL, 1, COVEY_INT32, g, NULL, NULL), "NULL");
+	must_be_invalid(g, covey_alltoallv(x, NULL, ones, x, ones, ones, COVEY_INT32, g, NULL, NULL), "NULL");
+	must_be_invalid(g, covey_alltoallv(NULL, ones, ones, x, ones, ones, COVEY_INT32, g, NULL, NULL), "NULL");
+	must_be_invalid(g, covey_alltoallv(x, ones, ones, x, ones, ones, 77, g, NULL, NULL), "datatype");
+	must_be_invalid(g, covey_alltoallv(x, huge, ones, x, ones, ones, COVEY_INT32, g, NULL, NULL), "count");
+	must_be_invalid(g, covey_alltoallv(x, ones, ones, x, huge, ones, COVEY_INT32, g, NULL, NULL), "count");
+	must_refuse(g, covey_barrier(g, stream, NULL), COVEY_ERR_UNSUPPORTED, "stream");
 	bad_newer_operations(g);
 	ck_assert_ptr_null(work);
 }
@@ -88,16 +78,16 @@ static void bad_requests(struct covey_group *g)
 	int none[1] = { 99 };
 	struct covey_work *work = NULL;
 
-	refused(g, covey_admit(g, NULL, 8, NULL), COVEY_ERR_INVAL, "8 bytes");
-	refused(g, covey_admit(g, state, 4097, NULL), COVEY_ERR_INVAL, "4096");
-	refused(g, covey_recover(g, NULL, 1, &work), COVEY_ERR_INVAL, "no ranks");
-	refused(g, covey_recover(g, none, 1, &work), COVEY_ERR_INVAL, "99");
-	refused(g, covey_extend(g, 0, &work), COVEY_ERR_INVAL, "extend");
-	refused(g, covey_extend(g, 17, &work), COVEY_ERR_INVAL, "16");
-	refused(g, covey_retire(g, -1, &work), COVEY_ERR_INVAL, "-1");
-	refused(g, covey_evict(g, 16, &work), COVEY_ERR_INVAL, "16");
-	refused(g, covey_evict(g, 0, NULL), COVEY_ERR_INVAL, "work");
-	refused(g, covey_set_on_loss(g, 2), COVEY_ERR_INVAL, "on_loss");
+	must_be_invalid(g, covey_admit(g, NULL, 8, NULL), "8 bytes");
+	must_be_invalid(g, covey_admit(g, state, 4097, NULL), "4096");
+	must_be_invalid(g, covey_recover(g, NULL, 1, &work), "no ranks");
+	must_be_invalid(g, covey_recover(g, none, 1, &work), "99");
+	must_be_invalid(g, covey_extend(g, 0, &work), "extend");
+	must_be_invalid(g, covey_extend(g, 17, &work), "16");
+	must_be_invalid(g, covey_retire(g, -1, &work), "-1");
+	must_be_invalid(g, covey_evict(g, 16, &work), "16");
+	must_be_invalid(g, covey_evict(g, 0, NULL), "work");
+	must_be_invalid(g, covey_set_on_loss(g, 2), "on_loss");
 	ck_assert_ptr_null(work);
 }
 
@@ -214,10 +204,9 @@ static void run_mismatch(struct member *m)
 
 TEST_LOOP(calls_that_do_not_match_fail_for_all_and_are_named, 0, 6)
 {
-	struct covey_config config = harness_config("mismatch", 3);
+	struct covey_config config = harness_config_over(_i % 2, "mismatch", 3);
 	struct mismatch mis = { .kind = _i / 2 };
 
-	config.transport = _i % 2 ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, run_mismatch, &mis);
 	ck_assert_int_ge(mis.both, 1);
 }
@@ -239,7 +228,7 @@ static void *send_beside_mismatch(void *arg)
 	return NULL;
 }
 
-static void run_calls_beside_mismatch(struct member *m)
+TEST_RANKS_OVER_BOTH(calls_that_do_not_match_hold_up_no_other_call, 2)
 {
 	int32_t x[8] = { 0 }, got;
 	pthread_t beside;
@@ -259,14 +248,6 @@ static void run_calls_beside_mismatch(struct member *m)
 	else
 		pthread_join(beside, NULL);
 	must(!m->rank || !err, "rank %d: recv: %s", m->rank, covey_strerror(err));
-}
-
-TEST_LOOP(calls_that_do_not_match_hold_up_no_other_call, 0, 2)
-{
-	struct covey_config config = harness_config("beside", 2);
-
-	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
-	harness_threads(&config, run_calls_beside_mismatch, NULL);
 }
 
 /*
@@ -302,11 +283,10 @@ static void run_two_roots(struct member *m)
 
 TEST_LOOP(two_roots_find_out_at_their_next_operation, 0, 2)
 {
-	struct covey_config config = harness_config("roots", 2);
+	struct covey_config config = harness_config_over(_i, "roots", 2);
 	int past = 0;
 
 	config.slot_bytes = 4096;
-	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, run_two_roots, &past);
 }
 
@@ -426,91 +406,59 @@ TEST(a_forked_child_may_join_a_group_of_its_own)
 
 /* ---- joins that cannot be ---- */
 
-static void join_refused(const struct covey_config *config, int want, const char *cause)
-{
-	struct covey_group *g = NULL;
-	struct covey_error_info info;
-	int err = covey_join(config, &g);
-
-	ck_assert_int_eq(covey_last_error(NULL, &info), 0);
-	must(err == want, "%s, not %s: \"%s\"", covey_strerror(err), covey_strerror(want), info.cause);
-	must(strstr(info.cause, cause), "the cause \"%s\" does not say \"%s\"", info.cause, cause);
-	ck_assert_ptr_null(g);
-}
-
 TEST(bad_settings_are_named)
 {
 	struct covey_config good = harness_config("bad", 2), c = good;
+	struct covey_group *g = NULL;
 
 	c.rank = 16;
-	join_refused(&c, COVEY_ERR_INVAL, "rank 16");
-	c = good;
-	c.world = 17;
-	join_refused(&c, COVEY_ERR_INVAL, "world 17");
+	must_be_invalid(NULL, covey_join(&c, &g), "rank 16");
 	c = good;
 	c.world = 0;
-	join_refused(&c, COVEY_ERR_INVAL, "WORLD_SIZE");
-	c = good;
-	c.slot_bytes = 5000;
-	join_refused(&c, COVEY_ERR_INVAL, "slot_bytes");
-	c = good;
-	c.window_bytes = 65536;
-	join_refused(&c, COVEY_ERR_INVAL, "window_bytes");
-	c = good;
-	c.group = "no spaces";
-	join_refused(&c, COVEY_ERR_INVAL, "group");
+	must_be_invalid(NULL, covey_join(&c, &g), "WORLD_SIZE");
 	c = good;
 	c.transport = 9;
-	join_refused(&c, COVEY_ERR_INVAL, "transport");
-	c = good;
-	c.hang_ms = 3;
-	join_refused(&c, COVEY_ERR_INVAL, "hang_ms");
-	c = good;
-	c.store = "http://example";
-	join_refused(&c, COVEY_ERR_INVAL, "store");
-	c = good;
-	c.store = "redis+unix://relative";
-	join_refused(&c, COVEY_ERR_INVAL, "path");
-	c = good;
-	c.store = "redis://host:99999";
-	join_refused(&c, COVEY_ERR_INVAL, "port");
-	c = good;
-	c.store = NULL;
-	join_refused(&c, COVEY_ERR_INVAL, "store");
+	must_be_invalid(NULL, covey_join(&c, &g), "transport");
+	ck_assert_ptr_null(g);
 }
 
 TEST(a_store_that_is_not_there_is_named)
 {
 	struct covey_config config = harness_config("nowhere", 1);
+	struct covey_group *g = NULL;
 
 	config.rank = 0;
 	config.join_ms = 1000;
 	config.store = "redis+unix:///tmp/covey-no-such-dir/socket";
-	join_refused(&config, COVEY_ERR_STORE, "store");
+	must_refuse(NULL, covey_join(&config, &g), COVEY_ERR_STORE, "store");
 	config.store = "redis://127.0.0.1:1";
-	join_refused(&config, COVEY_ERR_STORE, "store");
+	must_refuse(NULL, covey_join(&config, &g), COVEY_ERR_STORE, "store");
+	ck_assert_ptr_null(g);
 }
 
 TEST(missing_ranks_are_named)
 {
 	struct covey_config config = harness_config("missing", 3);
+	struct covey_group *g = NULL;
 
 	config.rank = 1;
 	config.join_ms = 500;
-	join_refused(&config, COVEY_ERR_TIMEOUT, "0");
+	must_refuse(NULL, covey_join(&config, &g), COVEY_ERR_TIMEOUT, "0");
+	ck_assert_ptr_null(g);
 }
 
 TEST(a_rank_that_is_held_is_busy)
 {
 	struct covey_config config = harness_config("busy", 1), second;
-	struct covey_group *g = harness_join(&config, 0);
+	struct covey_group *g = harness_join(&config, 0), *no = NULL;
 
 	second = config;
 	second.rank = 0;
 	second.create = COVEY_CREATE_NEVER;
 	second.world = 0;
 	second.join_ms = 1000;
-	join_refused(&second, COVEY_ERR_BUSY, "0");
+	must_refuse(NULL, covey_join(&second, &no), COVEY_ERR_BUSY, "0");
+	ck_assert_ptr_null(no);
 	ck_assert_int_eq(covey_barrier(g, NULL, NULL), 0);
 	covey_close(g);
 }
@@ -573,10 +521,9 @@ static int on_loss_rank(void *arg, int me)
 
 TEST_LOOP(on_loss_fail_gives_peer_to_all_until_the_next_safe_point, 0, 2)
 {
-	struct loss loss = { harness_config("loss", 3), harness_shared(4096) };
+	struct loss loss = { harness_config_over(_i, "loss", 3), harness_shared(4096) };
 	pid_t pid[3];
 
-	loss.config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_fork_all(on_loss_rank, &loss, pid, 3);
 	harness_until(loss.done, 100, "rank 2");
 	kill(pid[2], SIGKILL);

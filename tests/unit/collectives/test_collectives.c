@@ -397,7 +397,7 @@ TEST(sums_are_bitwise_equal_from_run_to_run)
 }
 
 /* Rank 1 expects of rank 0 one element more than it sends: rank 1 is told, the others are not, and all go on. */
-static void run_uneven(struct member *m)
+TEST_RANKS(alltoallv_names_counts_that_do_not_match, 3)
 {
 	size_t counts[4], displs[4], recvcounts[4];
 	int32_t send[64] = { 0 }, recv[64];
@@ -422,13 +422,6 @@ static void run_uneven(struct member *m)
 	rig_open(&rig, m, 1 << 20);
 	alltoallv(&rig, 100, COVEY_INT32);
 	rig_close(&rig);
-}
-
-TEST(alltoallv_names_counts_that_do_not_match)
-{
-	struct covey_config config = harness_config("uneven", 3);
-
-	harness_threads(&config, run_uneven, NULL);
 }
 
 #define BIG ((size_t)64 << 20)
@@ -456,14 +449,13 @@ static void run_big(struct member *m)
 
 TEST_LOOP(sixty_four_mebibytes_go_through, 0, UNDER_TSAN ? 0 : 2)
 {
-	struct covey_config config = harness_config("big", 3);
+	struct covey_config config = harness_config_over(_i, "big", 3);
 
-	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, run_big, NULL);
 }
 
 /* Ranks at different places: a root may run ahead, no further than the slots allow. */
-static void run_ahead(struct member *m)
+TEST_RANKS_OVER_BOTH(a_stream_of_broadcasts_keeps_its_order, 4)
 {
 	uint64_t value;
 
@@ -475,14 +467,6 @@ static void run_ahead(struct member *m)
 		must(!err && value == i * 3 + 1, "rank %d: operation %llu gives %llu: %s", m->rank,
 		     (unsigned long long)i, (unsigned long long)value, covey_strerror(err));
 	}
-}
-
-TEST_LOOP(a_stream_of_broadcasts_keeps_its_order, 0, 2)
-{
-	struct covey_config config = harness_config("ahead", 4);
-
-	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
-	harness_threads(&config, run_ahead, NULL);
 }
 
 int main(void)

@@ -16,22 +16,19 @@
 #include "handle.h"
 #include "outcome.h"
 
-/* All ranks of a test, which are threads, stand here until all have come. */
-static pthread_barrier_t together;
-
 /* ---- tick numbers run out ---- */
 
 #define TICKS_BIG 40 /* of one operation: more than slots */
 
-static void set_tick(struct covey_group *group, uint32_t tick)
+static void set_tick(struct member *m, uint32_t tick)
 {
-	struct cvy_engine *e = group->engine;
+	struct cvy_engine *e = m->group->engine;
 
-	pthread_barrier_wait(&together);
+	harness_meet(m);
 	pthread_mutex_lock(&e->lock);
 	e->tick = e->complete = e->floor = tick;
 	pthread_mutex_unlock(&e->lock);
-	pthread_barrier_wait(&together);
+	harness_meet(m);
 }
 
 static void run_out_of_ticks(struct member *m)
@@ -44,7 +41,7 @@ static void run_out_of_ticks(struct member *m)
 
 	must(data && !covey_barrier(m->group, NULL, &res), "barrier");
 	epoch = res.epoch;
-	set_tick(m->group, *(uint32_t *)m->arg);
+	set_tick(m, *(uint32_t *)m->arg);
 	for (int i = 0; i < 60; i++) {
 		size_t n = i % 3 ? 1 : count;
 		int root = i % m->n;
@@ -76,14 +73,12 @@ static void run_out_of_ticks(struct member *m)
 
 TEST_LOOP(tick_numbers_begin_anew_before_they_run_out, 0, 3)
 {
-	struct covey_config config = harness_config("ticks", 3);
+	struct covey_config config = harness_config_over(_i == 2, "ticks", 3);
 	uint32_t tick =
 		_i == 1 ? 0xbfffff00u
 			: 0xfffffc00u; /* before the bound where a new view is asked for; past it, near the rim */
 
-	config.transport = _i == 2 ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	config.slot_bytes = 4096;
-	pthread_barrier_init(&together, NULL, 3);
 	harness_threads(&config, run_out_of_ticks, &tick);
 }
 
@@ -125,7 +120,7 @@ static void bring(struct cvy_engine *e, int status, uint32_t sig)
 	pthread_mutex_unlock(&e->lock);
 }
 
-static void claim(struct member *m)
+TEST_RANKS(an_outcome_is_taken_for_the_call_it_is_of, 1)
 {
 	struct cvy_engine *e = m->group->engine;
 	uint32_t barrier, alltoall;
@@ -149,17 +144,10 @@ static void claim(struct member *m)
 	must(!covey_alltoall(&x, &y, 1, COVEY_INT32, m->group, NULL, NULL) && y == 1, "goes on");
 }
 
-TEST(an_outcome_is_taken_for_the_call_it_is_of)
-{
-	struct covey_config config = harness_config("claim", 1);
-
-	harness_threads(&config, claim, NULL);
-}
-
 /* ---- a source that is past a private operation ---- */
 
 /* Both stand still as in a change whose base is behind the operation, which rank 1 has not called. */
-static void run_past(struct member *m)
+TEST_RANKS_OVER_BOTH(a_source_that_is_past_a_private_operation_is_not_waited_for, 2)
 {
 	struct cvy_engine *e = m->group->engine;
 	struct covey_mask none = { { 0 } };
@@ -178,7 +166,7 @@ static void run_past(struct member *m)
 		cvy_engine_repair(e, &none);
 		must(!cvy_op_decided(work->op), "decided though rank 1 may have published its part");
 	}
-	pthread_barrier_wait(&together);
+	harness_meet(m);
 	if (m->rank == 1) {
 		pthread_mutex_lock(&e->lock);
 		cvy_engine_reach(e, 1);
@@ -189,17 +177,8 @@ static void run_past(struct member *m)
 		     "rank 1 is past it: status %d", res.status);
 		covey_work_free(work);
 	}
-	pthread_barrier_wait(&together);
+	harness_meet(m);
 	m->no_leave = 1;
-}
-
-TEST_LOOP(a_source_that_is_past_a_private_operation_is_not_waited_for, 0, 2)
-{
-	struct covey_config config = harness_config("past", 2);
-
-	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
-	pthread_barrier_init(&together, NULL, 2);
-	harness_threads(&config, run_past, NULL);
 }
 
 /* A group that its store forgot while it formed may come up again with another creator's max_ranks. */
@@ -252,7 +231,7 @@ static void run_many_runs(struct member *m)
 
 		if (m->rank == 0)
 			must(!covey_dispatch_send(ep, &a, NULL), "send");
-		pthread_barrier_wait(&together); /* the other does not read yet: its socket fills */
+		harness_meet(m); /* the other does not read yet: its socket fills */
 		if (m->rank == 1)
 			must(!covey_dispatch_send(ep, &a, NULL), "send");
 		err = covey_dispatch_recv(ep, harness_deadline(WATCHDOG_MS), &res);
@@ -286,7 +265,6 @@ TEST(a_dispatch_of_many_runs_loses_no_row)
 	config.transport = COVEY_TRANSPORT_TCP;
 	config.max_ranks = 2;
 	config.window_bytes = 1ull << 30;
-	pthread_barrier_init(&together, NULL, 2);
 	harness_threads(&config, run_many_runs, NULL);
 }
 
@@ -303,7 +281,7 @@ static void request_waits(struct member *m, int err, const char *why)
 	must(strstr(info.cause, why) && strstr(info.cause, "; asked at epoch "), "%s", info.cause);
 }
 
-static void run_abort_request(struct member *m)
+TEST_RANKS(abort_ends_requests_too, 2)
 {
 	struct covey_work *work = NULL;
 	int err;
@@ -321,13 +299,6 @@ static void run_abort_request(struct member *m)
 	must(err == COVEY_ERR_ABORTED, "a test says %s", covey_strerror(err));
 	covey_work_free(work);
 	m->no_leave = 1;
-}
-
-TEST(abort_ends_requests_too)
-{
-	struct covey_config config = harness_config("abortreq", 2);
-
-	harness_threads(&config, run_abort_request, NULL);
 }
 
 TEST(ep_before_join_is_refused)
@@ -377,10 +348,9 @@ static void run_looked_at(struct member *m)
 
 TEST_LOOP(looking_at_a_work_does_not_stop_it, 0, 2)
 {
-	struct covey_config config = harness_config("looks", 2);
+	struct covey_config config = harness_config_over(_i, "looks", 2);
 
 	looked = 0;
-	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, run_looked_at, NULL);
 }
 

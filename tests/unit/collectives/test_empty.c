@@ -85,21 +85,13 @@ static void messages(struct member *m)
 	must(res.bytes == 0 && res.peer == last, "%zu bytes from %d", res.bytes, res.peer);
 }
 
-static void of_operations(struct member *m)
+TEST_RANKS_OVER_BOTH(operations_without_elements_need_no_buffers, RANKS)
 {
 	for (int i = 0; i < 3; i++) {
 		none_at_all(m);
 		none_of_one(m);
 		messages(m);
 	}
-}
-
-TEST_LOOP(operations_without_elements_need_no_buffers, 0, 2)
-{
-	struct covey_config config = harness_config("empty", RANKS);
-
-	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
-	harness_threads(&config, of_operations, NULL);
 }
 
 /* ---- dispatch and combine ---- */
@@ -237,10 +229,9 @@ static void of_pairs(struct member *m)
 
 TEST_LOOP(ranks_without_tokens_rows_or_experts_need_no_buffers, 0, 2 * FORMS)
 {
-	struct covey_config config = harness_config("empty", RANKS);
+	struct covey_config config = harness_config_over(_i % 2, "empty", RANKS);
 	int form = _i / 2;
 
-	config.transport = _i % 2 ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, of_pairs, &form);
 }
 

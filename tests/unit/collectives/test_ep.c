@@ -174,9 +174,8 @@ static const int worlds[] = { 1, 2, 4 };
 
 TEST_LOOP(every_token_comes_back_right, 0, 6)
 {
-	struct covey_config config = harness_config("ep", worlds[_i / 2]);
+	struct covey_config config = harness_config_over(_i % 2, "ep", worlds[_i / 2]);
 
-	config.transport = _i % 2 ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, every_routing, NULL);
 }
 
@@ -231,10 +230,9 @@ static int mortal(void *arg, int rank)
 
 TEST_LOOP(survivors_of_a_death_go_on_with_what_is_there, 0, UNDER_TSAN ? 0 : 6)
 {
-	struct kill_plan plan = { .config = harness_config("epkill", 3), .when = _i / 2 };
+	struct kill_plan plan = { .config = harness_config_over(_i % 2, "epkill", 3), .when = _i / 2 };
 	pid_t pid[3];
 
-	plan.config.transport = _i % 2 ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_fork_all(mortal, &plan, pid, 3);
 	harness_reap_all(pid, 3, 2);
 }
@@ -361,9 +359,8 @@ static void run_late(struct late_plan *plan, int (*fn)(void *, int))
 
 TEST_LOOP(who_is_late_is_masked_and_comes_back, 0, UNDER_TSAN ? 0 : 2)
 {
-	struct late_plan plan = { .config = harness_config("eplate", 3) };
+	struct late_plan plan = { .config = harness_config_over(_i, "eplate", 3) };
 
-	plan.config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	run_late(&plan, patient);
 }
 
@@ -377,7 +374,7 @@ TEST_LOOP(who_is_late_leaves_where_the_policy_says_so, 0, !UNDER_TSAN)
 }
 
 /* A program built before there were active_ranks: what stands behind its struct is not ours. */
-static void of_another_age(struct member *m)
+TEST_RANKS(deadlines_are_of_all_ranks_or_none, 2)
 {
 	int32_t active[2] = { 1, 1 };
 	struct covey_dispatch_args d;
@@ -401,15 +398,8 @@ static void of_another_age(struct member *m)
 	job_close(&j);
 }
 
-TEST(deadlines_are_of_all_ranks_or_none)
-{
-	struct covey_config config = harness_config("epage", 2);
-
-	harness_threads(&config, of_another_age, NULL);
-}
-
 /* Whatever a dispatch ends with, the combine behind it takes its place: on all ranks, or none would know how far it is. */
-static void without_rows(struct member *m)
+TEST_RANKS(a_dispatch_that_failed_has_no_rows, 2)
 {
 	struct covey_dispatch_args d;
 	struct covey_combine_args c;
@@ -432,13 +422,6 @@ static void without_rows(struct member *m)
 	must(!err && res.seq == 2, "rank %d: its combine: %s", m->rank, covey_strerror(err));
 	must(!covey_barrier(m->group, NULL, &res) && res.seq == 3, "numbers are in step");
 	job_close(&j);
-}
-
-TEST(a_dispatch_that_failed_has_no_rows)
-{
-	struct covey_config config = harness_config("norows", 2);
-
-	harness_threads(&config, without_rows, NULL);
 }
 
 int main(void)

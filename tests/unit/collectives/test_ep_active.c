@@ -78,10 +78,9 @@ static void left_out(struct member *m)
 
 TEST_LOOP(who_is_left_out_is_not_waited_for_and_hears_so, 0, 6)
 {
-	struct covey_config config = harness_config("epout", RANKS);
+	struct covey_config config = harness_config_over(_i % 2, "epout", RANKS);
 	struct turn turn = { .preset = presets[_i / 2] };
 
-	config.transport = _i % 2 ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, left_out, &turn);
 }
 
@@ -126,10 +125,9 @@ static void late_once(struct member *m)
 
 TEST_LOOP(a_deadline_leaves_out_who_was_late, 0, 6)
 {
-	struct covey_config config = harness_config("eplateout", RANKS);
+	struct covey_config config = harness_config_over(_i % 2, "eplateout", RANKS);
 	struct turn turn = { .preset = presets[_i / 2] };
 
-	config.transport = _i % 2 ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, late_once, &turn);
 }
 
@@ -176,7 +174,7 @@ TEST(what_was_waited_is_told_for_each_source)
 	harness_threads(&config, timed, &at);
 }
 
-static void some_give_it(struct member *m)
+TEST_RANKS(active_ranks_are_given_by_all_or_none, RANKS)
 {
 	int32_t active[RANKS] = { 1, 1, 1 };
 	struct covey_result res;
@@ -186,13 +184,6 @@ static void some_give_it(struct member *m)
 	l.active = m->rank ? active : NULL;
 	must(!layer_send(&l, 1) && recv_dispatch(&l, &res) == COVEY_ERR_MISMATCH, "active_ranks on some ranks alone");
 	layer_close(&l);
-}
-
-TEST(active_ranks_are_given_by_all_or_none)
-{
-	struct covey_config config = harness_config("epsome", RANKS);
-
-	harness_threads(&config, some_give_it, NULL);
 }
 
 /* ---- left out, and a death ---- */
@@ -257,10 +248,10 @@ static int loses_rank_3(void *arg, int rank)
 
 TEST_LOOP(who_is_left_out_by_one_reaches_the_others_after_a_death, 0, 6)
 {
-	struct death d = { harness_config("epoutdeath", MORTALS), presets[_i / 2], harness_shared(sizeof(uint64_t)) };
+	struct death d = { harness_config_over(_i % 2, "epoutdeath", MORTALS), presets[_i / 2],
+			   harness_shared(sizeof(uint64_t)) };
 	pid_t pid[MORTALS];
 
-	d.config.transport = _i % 2 ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_fork_all(loses_rank_3, &d, pid, MORTALS);
 	ck_assert(WIFSIGNALED(harness_reap(pid[3])));
 	harness_reap_all(pid, 3, -1);
@@ -308,7 +299,7 @@ static void fill(struct sums *s, int rank)
 	}
 }
 
-static void sum_by_rank(struct member *m)
+TEST_RANKS_OVER_BOTH(rows_are_summed_and_rounded_rank_by_rank, 2)
 {
 	struct covey_ep_config c = ep_config(TOKENS, HIDDEN, TOP_K, EXPERTS);
 	struct covey_dispatch_args d = COVEY_DISPATCH_INIT;
@@ -345,14 +336,6 @@ static void sum_by_rank(struct member *m)
 		     (double)cvy_bf16_f32(rank_by_rank(s, m->rank, i / HIDDEN, i % HIDDEN)));
 	covey_ep_destroy(ep);
 	free(s);
-}
-
-TEST_LOOP(rows_are_summed_and_rounded_rank_by_rank, 0, 2)
-{
-	struct covey_config config = harness_config("epperrank", 2);
-
-	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
-	harness_threads(&config, sum_by_rank, NULL);
 }
 
 int main(void)

@@ -59,7 +59,6 @@ struct job {
 };
 
 static struct job jobs[WORLD];
-static pthread_barrier_t met; /* ThreadSanitizer does not see that covey's orders them */
 
 static int once(const struct job *j)
 {
@@ -296,7 +295,7 @@ static void turn(struct job *j)
 	check_words(j);
 }
 
-static void every_way(struct member *m)
+TEST_RANKS_OVER_BOTH(rows_are_read_while_the_dispatch_runs, WORLD)
 {
 	for (int i = 0; i < WAYS; i++) {
 		struct job *j = &jobs[m->rank];
@@ -307,22 +306,12 @@ static void every_way(struct member *m)
 		j->ep = create(m->group, j->way, T, H);
 		for (uint64_t seed = 0; seed < TURNS; seed++) {
 			fill(j, seed);
-			pthread_barrier_wait(&met); /* all are known before one looks */
+			harness_meet(m); /* all are known before one looks */
 			turn(j);
-			pthread_barrier_wait(&met); /* all have looked */
+			harness_meet(m); /* all have looked */
 		}
 		covey_ep_destroy(j->ep);
 	}
-}
-
-TEST_LOOP(rows_are_read_while_the_dispatch_runs, 0, 2)
-{
-	struct covey_config config = harness_config("eparrived", WORLD);
-
-	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
-	pthread_barrier_init(&met, NULL, WORLD);
-	harness_threads(&config, every_way, NULL);
-	pthread_barrier_destroy(&met);
 }
 
 /* ---- which is written first ---- */
@@ -402,7 +391,7 @@ static void trapped_args(struct job *j, const struct way *w, struct covey_dispat
 	j->ids[1] = j->ids[2] = -1;
 }
 
-static void one_row(struct member *m)
+TEST_RANKS(a_row_is_told_when_all_of_it_is_written, 1)
 {
 	for (int i = 0; i < WAYS; i++) {
 		struct covey_dispatch_args a = COVEY_DISPATCH_INIT;
@@ -421,18 +410,11 @@ static void one_row(struct member *m)
 	}
 }
 
-TEST(a_row_is_told_when_all_of_it_is_written)
-{
-	struct covey_config config = harness_config("eparrivedfirst", 1);
-
-	harness_threads(&config, one_row, NULL);
-}
-
 /*
  * A rank that has read the parts of others, and finds that they are in a later view, reads them again in that view. Here
  * the operation is consumed a second time by hand.
  */
-static void consumed_again(struct member *m)
+TEST_RANKS(before_rows_are_placed_anew_it_is_told, 1)
 {
 	struct cvy_engine *e = cvy_handle_engine(m->group);
 	struct covey_dispatch_args a = COVEY_DISPATCH_INIT;
@@ -457,13 +439,6 @@ static void consumed_again(struct member *m)
 	covey_ep_destroy(j->ep);
 }
 
-TEST(before_rows_are_placed_anew_it_is_told)
-{
-	struct covey_config config = harness_config("eparrivedagain", 1);
-
-	harness_threads(&config, consumed_again, NULL);
-}
-
 /* ---- every outcome ---- */
 
 /* Rank 0 dispatches, rank 1 does not; then rank 0 sends one more and closes its group. */
@@ -480,14 +455,14 @@ static void in_vain(struct member *m)
 	m->no_leave = 1;
 	if (m->rank) {
 		must(covey_barrier(m->group, NULL, NULL) == COVEY_ERR_MISMATCH, "barrier");
-		pthread_barrier_wait(&met); /* its group is open until rank 0 has heard, too */
+		harness_meet(m); /* its group is open until rank 0 has heard, too */
 		covey_ep_destroy(j->ep);
 		return;
 	}
 	dispatch_args(j, &a);
 	must(!pthread_create(&reader, NULL, read_rows, j), "a thread"); /* of a range without rows */
 	must(covey_dispatch(j->ep, &a, NULL, NULL) == COVEY_ERR_MISMATCH, "dispatch");
-	pthread_barrier_wait(&met);
+	harness_meet(m);
 	pthread_join(reader, NULL);
 	check_words(j);
 	must(!covey_dispatch_send(j->ep, &a, NULL), "send");
@@ -498,9 +473,7 @@ TEST(the_end_is_told_whatever_the_outcome)
 {
 	struct covey_config config = harness_config("eparrivedfails", 2);
 
-	pthread_barrier_init(&met, NULL, 2);
 	harness_threads(&config, in_vain, NULL);
-	pthread_barrier_destroy(&met);
 	must(told(&jobs[0], COVEY_EP_ARRIVED_ENDED), "the group was closed");
 	must(!jobs[0].arrived[COVEY_EP_ARRIVED_ROWS], "no row has come");
 }
@@ -509,11 +482,11 @@ TEST(the_end_is_told_whatever_the_outcome)
 
 static void refused(struct job *j, const struct covey_dispatch_args *a, const char *cause)
 {
-	ep_refused(j->ep->group, covey_dispatch(j->ep, a, NULL, NULL), COVEY_ERR_INVAL, cause);
+	must_be_invalid(j->ep->group, covey_dispatch(j->ep, a, NULL, NULL), cause);
 	must(!told(j, COVEY_EP_ARRIVED_ENDED), "a refused call writes nothing");
 }
 
-static void refusals(struct member *m)
+TEST_RANKS(what_cannot_be_given_is_refused, 1)
 {
 	struct covey_dispatch_args a = COVEY_DISPATCH_INIT;
 	struct job *j = &jobs[0];
@@ -528,13 +501,6 @@ static void refusals(struct member *m)
 	a.arrived = (uint32_t *)(void *)((uint8_t *)j->arrived + 2);
 	refused(j, &a, "arrived must be 4-byte aligned");
 	covey_ep_destroy(j->ep);
-}
-
-TEST(what_cannot_be_given_is_refused)
-{
-	struct covey_config config = harness_config("eparrivedargs", 1);
-
-	harness_threads(&config, refusals, NULL);
 }
 
 int main(void)

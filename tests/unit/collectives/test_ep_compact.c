@@ -508,27 +508,21 @@ static const int worlds[] = { 1, 2, 4 };
 
 TEST_LOOP(every_token_comes_back_right, 0, 6)
 {
-	struct covey_config config = harness_config("epcompact", worlds[_i / 2]);
+	struct covey_config config = harness_config_over(_i % 2, "epcompact", worlds[_i / 2]);
 
-	config.transport = _i % 2 ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, every_routing, NULL);
-}
-
-static void refused(struct job *j, int err, const char *cause)
-{
-	ep_refused(j->group, err, COVEY_ERR_INVAL, cause);
 }
 
 static void ids_of_two_types(struct job *j, struct covey_dispatch_args *d, struct covey_combine_args *c)
 {
 	d->experts = c->experts = j->own.ids;
 	d->experts64 = c->experts64 = wide_ids(j);
-	refused(j, covey_dispatch(j->ep, d, NULL, NULL), "experts and experts64 are both given");
-	refused(j, covey_combine(j->ep, c, NULL, NULL), "experts and experts64 are both given");
+	must_be_invalid(j->group, covey_dispatch(j->ep, d, NULL, NULL), "experts and experts64 are both given");
+	must_be_invalid(j->group, covey_combine(j->ep, c, NULL, NULL), "experts and experts64 are both given");
 	d->experts = c->experts = NULL;
 	d->experts64 = c->experts64 = NULL;
-	refused(j, covey_dispatch(j->ep, d, NULL, NULL), "experts and experts64 are NULL");
-	refused(j, covey_combine(j->ep, c, NULL, NULL), "experts and experts64 are NULL");
+	must_be_invalid(j->group, covey_dispatch(j->ep, d, NULL, NULL), "experts and experts64 are NULL");
+	must_be_invalid(j->group, covey_combine(j->ep, c, NULL, NULL), "experts and experts64 are NULL");
 	d->experts = c->experts = j->own.ids;
 	d->size = offsetof(struct covey_dispatch_args, experts64);
 	c->size = offsetof(struct covey_combine_args, experts64);
@@ -538,7 +532,7 @@ static void ids_of_two_types(struct job *j, struct covey_dispatch_args *d, struc
 	d->size = sizeof(*d);
 }
 
-static void refusals(struct member *m)
+TEST_RANKS(what_it_needs_is_asked_for, 1)
 {
 	struct covey_dispatch_args d = COVEY_DISPATCH_INIT;
 	struct covey_combine_args c = COVEY_COMBINE_INIT;
@@ -557,15 +551,18 @@ static void refusals(struct member *m)
 	must(covey_dispatch(j->ep, &d, NULL, NULL) == COVEY_ERR_INVAL, "no recv_experts");
 	d.recv_experts = j->recv_experts;
 	d.x_scales = j->code_scales;
-	refused(j, covey_dispatch(j->ep, &d, NULL, NULL), "x_scales are for rows in e4m3");
+	must_be_invalid(j->group, covey_dispatch(j->ep, &d, NULL, NULL), "x_scales are for rows in e4m3");
 	d.x_scales = NULL;
 	d.packed_scales = NULL;
-	refused(j, covey_dispatch(j->ep, &d, NULL, NULL), "packed_scales must not be NULL with rows in e4m3, int8 or");
+	must_be_invalid(j->group, covey_dispatch(j->ep, &d, NULL, NULL),
+			"packed_scales must not be NULL with rows in e4m3, int8 or");
 	d.packed_scales = j->scales;
 	d.smooth = j->code_scales;
-	refused(j, covey_dispatch(j->ep, &d, NULL, NULL), "smooth differs by expert, and with COVEY_EP_COMPACT");
+	must_be_invalid(j->group, covey_dispatch(j->ep, &d, NULL, NULL),
+			"smooth differs by expert, and with COVEY_EP_COMPACT");
 	j->ep->rows_as = COVEY_EP_ROWS_E4M3;
-	refused(j, covey_dispatch(j->ep, &d, NULL, NULL), "smooth is for rows of integers: lay the handle out with");
+	must_be_invalid(j->group, covey_dispatch(j->ep, &d, NULL, NULL),
+			"smooth is for rows of integers: lay the handle out with");
 	j->ep->rows_as = COVEY_EP_ROWS_INT8;
 	d.smooth = NULL;
 	combine_args(j, &c, 0);
@@ -579,10 +576,12 @@ static void refusals(struct member *m)
 	must(covey_ep_create(m->group, &config, &other) == COVEY_ERR_INVAL, "a preset that is none");
 	config.preset = COVEY_EP_COMPACT;
 	config.rows = COVEY_EP_ROWS_E4M3_POW2 + 1;
-	refused(j, covey_ep_create(m->group, &config, &other), "rows (enum covey_ep_rows_as) is 5: it must be from 0");
+	must_be_invalid(j->group, covey_ep_create(m->group, &config, &other),
+			"rows (enum covey_ep_rows_as) is 5: it must be from 0");
 	config.rows = COVEY_EP_ROWS_INT4;
 	config.combine_rows = -1;
-	refused(j, covey_ep_create(m->group, &config, &other), "combine_rows (enum covey_ep_back_as) is -1: it must");
+	must_be_invalid(j->group, covey_ep_create(m->group, &config, &other),
+			"combine_rows (enum covey_ep_back_as) is -1: it must");
 	config.combine_rows = 0;
 	config.dtype = COVEY_FLOAT32;
 	must(covey_ep_create(m->group, &config, &other) == COVEY_ERR_INVAL, "elements of four bytes");
@@ -590,13 +589,6 @@ static void refusals(struct member *m)
 		     strstr(info.cause, "COVEY_BFLOAT16 or COVEY_FLOAT16"),
 	     "the cause: %s", info.cause);
 	job_close(j);
-}
-
-TEST(what_it_needs_is_asked_for)
-{
-	struct covey_config config = harness_config("eprefuse", 1);
-
-	harness_threads(&config, refusals, NULL);
 }
 
 /* In one thing the ranks' handles differ; no byte may be taken for what it is not. */
@@ -692,10 +684,9 @@ static int mortal(void *arg, int rank)
 
 TEST_LOOP(survivors_of_a_death_go_on_with_what_is_there, 0, UNDER_TSAN ? 0 : 6)
 {
-	struct kill_plan plan = { .config = harness_config("epckill", 3), .when = _i / 2 };
+	struct kill_plan plan = { .config = harness_config_over(_i % 2, "epckill", 3), .when = _i / 2 };
 	pid_t pid[3];
 
-	plan.config.transport = _i % 2 ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_fork_all(mortal, &plan, pid, 3);
 	harness_reap_all(pid, 3, 2);
 }

@@ -393,7 +393,7 @@ static void masked_pair(struct job *j, const struct way *w)
 			must(j->out[t * H + h] == 0, "%s: a token without an entry gives zeros", w->name);
 }
 
-static void every_way(struct member *m)
+TEST_RANKS(a_mask_is_ids_that_are_not_there, WORLD)
 {
 	for (int i = 0; i < 2 * WAYS; i++) {
 		const struct way *w = &ways[i % WAYS];
@@ -414,21 +414,14 @@ static void every_way(struct member *m)
 	}
 }
 
-TEST(a_mask_is_ids_that_are_not_there)
-{
-	struct covey_config config = harness_config("epouts", WORLD);
-
-	harness_threads(&config, every_way, NULL);
-}
-
 /* ---- refusals ---- */
 
 static void refused(struct job *j, const struct covey_dispatch_args *a, const char *cause)
 {
-	ep_refused(j->ep->group, covey_dispatch(j->ep, a, NULL, NULL), COVEY_ERR_INVAL, cause);
+	must_be_invalid(j->ep->group, covey_dispatch(j->ep, a, NULL, NULL), cause);
 }
 
-static void refusals(struct member *m)
+TEST_RANKS(what_cannot_be_given_is_refused, 1)
 {
 	static const struct way plain[2] = { { .preset = COVEY_EP_LL }, { .preset = COVEY_EP_COMPACT } };
 	struct covey_combine_args c = COVEY_COMBINE_INIT;
@@ -462,19 +455,12 @@ static void refusals(struct member *m)
 	}
 	j->ep = create(m->group, COVEY_EP_LL);
 	c.mask_columns = 2;
-	ep_refused(m->group, covey_combine(j->ep, &c, NULL, NULL), COVEY_ERR_INVAL, "mask_columns is 2");
+	must_be_invalid(m->group, covey_combine(j->ep, &c, NULL, NULL), "mask_columns is 2");
 	covey_ep_destroy(j->ep);
 }
 
-TEST(what_cannot_be_given_is_refused)
-{
-	struct covey_config config = harness_config("epoutsargs", 1);
-
-	harness_threads(&config, refusals, NULL);
-}
-
 /* recv_counts that may not fit: a handle whose shape alone is large. */
-static void too_many(struct member *m)
+TEST_RANKS(counts_past_int32_are_refused, 1)
 {
 	struct covey_dispatch_args a = COVEY_DISPATCH_INIT;
 	struct job *j = &jobs[m->rank];
@@ -486,13 +472,6 @@ static void too_many(struct member *m)
 	refused(j, &a, "recv_counts may reach 3221225472");
 	j->ep->shape.tokens = T;
 	covey_ep_destroy(j->ep);
-}
-
-TEST(counts_past_int32_are_refused)
-{
-	struct covey_config config = harness_config("epoutsmany", 1);
-
-	harness_threads(&config, too_many, NULL);
 }
 
 int main(void)

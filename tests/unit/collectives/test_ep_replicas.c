@@ -249,10 +249,9 @@ static void every_table(struct member *m)
 /* hosts 2 and 4: rows are pushed to the ranks of the places alone. */
 TEST_LOOP(tokens_come_back_from_all_tables, 0, 3)
 {
-	struct covey_config config = harness_config("places", MOST);
+	struct covey_config config = harness_config_over(_i, "places", MOST);
 	static const int hosts[] = { 0, 2, 4 };
 
-	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads_on(&config, every_table, NULL, hosts[_i]);
 }
 
@@ -358,13 +357,12 @@ static int run(void *arg, int rank)
 
 TEST_LOOP(a_death_moves_tokens_to_places_that_live, 0, UNDER_TSAN ? 0 : 2 * PRESETS * WHENS)
 {
-	struct plan plan = { .config = harness_config("replicas", MOST),
+	struct plan plan = { .config = harness_config_over(_i % 2, "replicas", MOST),
 			     .when = _i / (2 * PRESETS),
 			     .preset = presets[_i / 2 % PRESETS] };
 	struct plan second;
 	pid_t pid[MOST], again;
 
-	plan.config.transport = _i % 2 ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	plan.shared = harness_shared(sizeof(*plan.shared));
 	harness_fork_all(run, &plan, pid, MOST);
 	ck_assert(WIFSIGNALED(harness_reap(pid[VICTIM])));
@@ -412,18 +410,18 @@ static void bad_tables(struct member *m)
 			table[5 * PLACES + p] = -1;
 		if (way == 4)
 			table[0] = INT32_MAX;
-		ep_refused(m->group, covey_ep_create(m->group, &c, &ep), COVEY_ERR_INVAL, causes[way]);
-		ep_refused(m->group, covey_ep_sizes(m->group, &c, 0, &s), COVEY_ERR_INVAL, causes[way]);
-		ep_refused(m->group, covey_ep_remap(j.ep, table), COVEY_ERR_INVAL, causes[way]);
+		must_be_invalid(m->group, covey_ep_create(m->group, &c, &ep), causes[way]);
+		must_be_invalid(m->group, covey_ep_sizes(m->group, &c, 0, &s), causes[way]);
+		must_be_invalid(m->group, covey_ep_remap(j.ep, table), causes[way]);
 	}
 	c.expert_owner = NULL;
 	c.places = -1;
-	ep_refused(m->group, covey_ep_create(m->group, &c, &ep), COVEY_ERR_INVAL,
-		   "places is -1: an expert has one place on a rank at most");
+	must_be_invalid(m->group, covey_ep_create(m->group, &c, &ep),
+			"places is -1: an expert has one place on a rank at most");
 	c.places = MOST + 1;
-	ep_refused(m->group, covey_ep_create(m->group, &c, &ep), COVEY_ERR_INVAL,
-		   "places is 5: an expert has one place on a rank at most, so it "
-		   "must be from 0 to max_ranks, 4");
+	must_be_invalid(m->group, covey_ep_create(m->group, &c, &ep),
+			"places is 5: an expert has one place on a rank at most, so it "
+			"must be from 0 to max_ranks, 4");
 	covey_ep_destroy(j.ep);
 }
 
@@ -435,7 +433,7 @@ TEST(bad_tables_are_refused_by_name)
 	harness_threads(&config, bad_tables, NULL);
 }
 
-static void bad_placed(struct member *m)
+TEST_RANKS(placed_is_needed_and_looked_at, 2)
 {
 	struct covey_dispatch_args d;
 	struct covey_combine_args c;
@@ -450,15 +448,13 @@ static void bad_placed(struct member *m)
 	j.ids[2] = 6;
 	d = dispatch_args(&j);
 	d.placed = NULL;
-	ep_refused(m->group, covey_dispatch(j.ep, &d, NULL, &res), COVEY_ERR_INVAL,
-		   "placed must not be NULL with places above 1");
+	must_be_invalid(m->group, covey_dispatch(j.ep, &d, NULL, &res), "placed must not be NULL with places above 1");
 	d.placed = j.placed;
 	must(!covey_dispatch(j.ep, &d, NULL, &res), "dispatch");
 	experts(&j);
 	c = combine_args(&j);
 	c.placed = NULL;
-	ep_refused(m->group, covey_combine(j.ep, &c, NULL, &res), COVEY_ERR_INVAL,
-		   "placed must not be NULL with places above 1");
+	must_be_invalid(m->group, covey_combine(j.ep, &c, NULL, &res), "placed must not be NULL with places above 1");
 	c.placed = j.placed;
 	was = j.placed[2];
 	for (int way = 0; way < 4; way++) {
@@ -467,7 +463,7 @@ static void bad_placed(struct member *m)
 
 		j.placed[2] = wrong[way];
 		snprintf(cause, sizeof(cause), "placed[2] is %d, which is no place of expert 6", wrong[way]);
-		ep_refused(m->group, covey_combine(j.ep, &c, NULL, &res), COVEY_ERR_INVAL, cause);
+		must_be_invalid(m->group, covey_combine(j.ep, &c, NULL, &res), cause);
 	}
 	j.placed[2] = was;
 	must(!covey_combine(j.ep, &c, NULL, &res), "combine");
@@ -479,15 +475,8 @@ static void bad_placed(struct member *m)
 	covey_ep_destroy(j.ep);
 }
 
-TEST(placed_is_needed_and_looked_at)
-{
-	struct covey_config config = harness_config("badplaced", 2);
-
-	harness_threads(&config, bad_placed, NULL);
-}
-
 /* Tables that differ are different calls, and so are tables of another number of places with the same ranks. */
-static void apart(struct member *m)
+TEST_RANKS(tables_that_differ_do_not_match, 2)
 {
 	struct covey_dispatch_args d;
 	struct covey_result res;
@@ -506,13 +495,6 @@ static void apart(struct member *m)
 	for (int i = 0; i < j.tokens * TOP_K; i++)
 		must(j.placed[i] >= -1 && j.placed[i] < EXPERTS * PLACES, "written also with an error");
 	covey_ep_destroy(j.ep);
-}
-
-TEST(tables_that_differ_do_not_match)
-{
-	struct covey_config config = harness_config("apart", 2);
-
-	harness_threads(&config, apart, NULL);
 }
 
 /* ---- sizes, and one place each ---- */

@@ -75,7 +75,7 @@ static void lacks_a_page(struct member *m)
 	char text[40];
 
 	snprintf(text, sizeof(text), "window_bytes %zu, ", a->sizes.window_bytes);
-	ep_refused(m->group, covey_ep_create(m->group, &a->config, &ep), COVEY_ERR_NOMEM, text);
+	must_refuse(m->group, covey_ep_create(m->group, &a->config, &ep), COVEY_ERR_NOMEM, text);
 }
 
 TEST_LOOP(creation_takes_the_window_that_is_said, 0, 6)
@@ -218,7 +218,7 @@ static void refused(struct member *m, const struct covey_ep_config *c, int ranks
 {
 	struct covey_ep_sizes s = COVEY_EP_SIZES_INIT;
 
-	ep_refused(m->group, covey_ep_sizes(m->group, c, ranks, &s), COVEY_ERR_INVAL, cause);
+	must_be_invalid(m->group, covey_ep_sizes(m->group, c, ranks, &s), cause);
 	must(!s.space_bytes && !s.rows, "written");
 }
 

@@ -59,7 +59,7 @@ static int slow(void *arg, int rank)
 	was = place_of(a.ep->combine, a.ep->combine_bytes, 2);
 	layer_close(&a);
 	if (ahead) { /* what nobody can hold back: the application writes there when it likes */
-		ep_refused(group, covey_mem_alloc(group, MOST, &memory), COVEY_ERR_NOMEM, "still read");
+		must_refuse(group, covey_mem_alloc(group, MOST, &memory), COVEY_ERR_NOMEM, "still read");
 	}
 	/* Its dispatch, the third tick, stands where the combine before it did, the second tick of a smaller handle. */
 	layer_open(&b, group, plan->preset, plan->preset == COVEY_EP_LL ? 60 : 30, 528);
@@ -83,12 +83,13 @@ static int slow(void *arg, int rank)
 
 TEST_LOOP(nobody_writes_where_a_slow_rank_reads, 0, UNDER_TSAN ? 0 : 4)
 {
-	struct slow_plan plan = { .config = harness_config("epslow", RANKS), .tcp = _i % 2, .preset = _i / 2 };
+	struct slow_plan plan = { .config = harness_config_over(_i % 2, "epslow", RANKS),
+				  .tcp = _i % 2,
+				  .preset = _i / 2 };
 	int status, stops = plan.tcp ? 1 : 2;
 	pid_t pid[RANKS];
 
 	plan.ready = harness_shared(sizeof(*plan.ready));
-	plan.config.transport = plan.tcp ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	plan.config.max_ranks = RANKS;
 	plan.config.slot_bytes = 4096;
 	plan.config.window_bytes = WINDOW;
@@ -177,15 +178,14 @@ static void changing(struct member *m)
 
 TEST_LOOP(handles_of_changing_sizes_come_and_go, 0, 4)
 {
-	struct covey_config config = harness_config("epsizes", RANKS);
+	struct covey_config config = harness_config_over(_i % 2, "epsizes", RANKS);
 	int preset = _i / 2;
 
-	config.transport = _i % 2 ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, changing, &preset);
 }
 
 /* What was sent and is never received goes on to its end, though its handle is gone. */
-static void unreceived(struct member *m)
+TEST_RANKS(a_handle_may_go_before_what_it_sent, RANKS)
 {
 	struct layer a, b;
 
@@ -202,13 +202,6 @@ static void unreceived(struct member *m)
 		a.ep = NULL;
 		layer_close(&a);
 	}
-}
-
-TEST(a_handle_may_go_before_what_it_sent)
-{
-	struct covey_config config = harness_config("epgone", RANKS);
-
-	harness_threads(&config, unreceived, NULL);
 }
 
 int main(void)

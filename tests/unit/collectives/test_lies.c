@@ -114,10 +114,9 @@ static void run_lie(struct member *m)
 
 TEST_LOOP(a_lie_ends_messages_with_the_liar_alone, 0, 2 * LIES)
 {
-	struct covey_config config = harness_config("lies", 3);
+	struct covey_config config = harness_config_over(_i % 2, "lies", 3);
 	int what = _i / 2;
 
-	config.transport = _i % 2 ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, run_lie, &what);
 }
 

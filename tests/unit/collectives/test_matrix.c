@@ -8,7 +8,6 @@
  */
 #include "harness.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -384,15 +383,9 @@ static void run_case(struct rig *rig, const struct one *one)
 	     op_names[rig->op], rig->count);
 }
 
-struct group {
-	int which[3]; /* world, transport, slot */
-	pthread_barrier_t end;
-};
-
 static void run_cases(struct member *m)
 {
-	struct group *group = m->arg;
-	const int *which = group->which;
+	const int *which = m->arg; /* world, transport, slot */
 	struct rig rig = { .m = m, .n = m->n, .rank = m->rank };
 
 	rig.memory[0] = calloc(1, ROOM);
@@ -406,27 +399,23 @@ static void run_cases(struct member *m)
 	free(rig.memory[1]);
 	free(rig.want);
 	m->no_leave = 1; /* which takes as long as a PING between hosts */
-	pthread_barrier_wait(&group->end);
+	harness_meet(m);
 }
 
-START_TEST(every_pair_of_columns_gives_the_bytes_of_the_oracle)
+TEST_LOOP(every_pair_of_columns_gives_the_bytes_of_the_oracle, 0, N(worlds) * TRANSPORTS * SLOTS)
 {
-	struct group group = { { _i % N(worlds), _i / N(worlds) % TRANSPORTS, _i / N(worlds) / TRANSPORTS },
-			       { { 0 } } };
+	int which[3] = { _i % N(worlds), _i / N(worlds) % TRANSPORTS, _i / N(worlds) / TRANSPORTS };
 	static const int hosts[TRANSPORTS] = { 0, 0, 2, -2, -4 };
-	struct covey_config config = harness_config("matrix", worlds[group.which[0]]);
-	int transport = group.which[1];
+	struct covey_config config = harness_config("matrix", worlds[which[0]]);
+	int transport = which[1];
 
 	make_cases();
-	pthread_barrier_init(&group.end, NULL, (unsigned)config.world);
 	if (transport < 2)
 		config.transport = transport ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
-	config.slot_bytes = group.which[2] ? 0 : 16384;
-	harness_threads_on(&config, run_cases, &group, hosts[transport]);
-	pthread_barrier_destroy(&group.end);
+	config.slot_bytes = which[2] ? 0 : 16384;
+	harness_threads_on(&config, run_cases, which, hosts[transport]);
 	free(cases.one);
 }
-END_TEST
 
 #define HUGE_COUNT (((size_t)1 << 31) + 77)
 
@@ -463,16 +452,15 @@ static void run_huge(struct member *m)
 		munmap(recv, HUGE_COUNT);
 }
 
-START_TEST(counts_past_2_gibibytes_go_through)
+TEST_LOOP(counts_past_2_gibibytes_go_through, 0, getenv("COVEY_TEST_ALL") ? 1 : 0)
 {
 	struct covey_config config = harness_config("huge", 2);
 
 	config.transport = COVEY_TRANSPORT_SHM;
 	harness_threads(&config, run_huge, NULL);
 }
-END_TEST
 
-START_TEST(all_pairs_that_can_be_are_met)
+TEST(all_pairs_that_can_be_are_met)
 {
 	struct one one = { { 0 } };
 
@@ -488,19 +476,8 @@ START_TEST(all_pairs_that_can_be_are_met)
 	}
 	free(cases.one);
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("collectives/matrix");
-	TCase *tc = tcase_create("matrix");
-
-	tcase_add_test(tc, all_pairs_that_can_be_are_met);
-	tcase_add_loop_test(tc, every_pair_of_columns_gives_the_bytes_of_the_oracle, 0, N(worlds) * TRANSPORTS * SLOTS);
-	if (getenv("COVEY_TEST_ALL")) {
-		tcase_add_test(tc, counts_past_2_gibibytes_go_through);
-		tcase_set_timeout(tc, 3600);
-	}
-	suite_add_tcase(suite, tc);
-	return harness_main(suite);
+	return harness_main(SUITE(.name = "collectives/matrix", .timeout_s = getenv("COVEY_TEST_ALL") ? 3600 : 0));
 }

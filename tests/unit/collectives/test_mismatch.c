@@ -9,7 +9,6 @@
  */
 #include "harness.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -160,7 +159,6 @@ static int call(struct member *m, const struct plain *p, int32_t *x, int32_t *y,
 /* ---- one case, by all ranks ---- */
 
 struct table { /* shared by the ranks of a group */
-	pthread_barrier_t together;
 	int status[2][MOST], both;
 	uint64_t seq[3][MOST];
 };
@@ -230,7 +228,7 @@ static void one_case(struct here *h, int32_t *x, int32_t *y)
 	int32_t one = 1, sum = 0;
 
 	t->both = 0;
-	pthread_barrier_wait(&t->together);
+	harness_meet(m);
 	err = call(m, &mine, x, y, &res);
 	must(!covey_set_on_loss(m->group, COVEY_ON_LOSS_CONTINUE), "on_loss");
 	t->status[0][m->rank] = err;
@@ -239,7 +237,7 @@ static void one_case(struct here *h, int32_t *x, int32_t *y)
 	     covey_strerror(err));
 	if (err)
 		check_cause(h, &mine, &other, 0);
-	pthread_barrier_wait(&t->together);
+	harness_meet(m);
 	later = any(t->status[0], m->n, 0);
 	err = covey_barrier(m->group, NULL, &res);
 	t->seq[1][m->rank] = res.seq;
@@ -250,12 +248,12 @@ static void one_case(struct here *h, int32_t *x, int32_t *y)
 	err = covey_allreduce(&one, &sum, 1, COVEY_INT32, COVEY_SUM, m->group, NULL, &res);
 	t->seq[2][m->rank] = res.seq;
 	must(!err && sum == m->n, "%s: rank %d goes on with %s, %d", h->text, m->rank, covey_strerror(err), sum);
-	pthread_barrier_wait(&t->together);
+	harness_meet(m);
 	for (int i = 0; i < 3; i++)
 		must(t->seq[i][m->rank] == t->seq[i][0] && t->seq[i][0] == t->seq[0][0] + (uint64_t)i,
 		     "%s: rank %d: number %llu", h->text, m->rank, (unsigned long long)t->seq[i][m->rank]);
 	must(t->both || h->ask->what == ON_LOSS || h->ask->op == ALLGATHERV, "%s: nobody names both", h->text);
-	pthread_barrier_wait(&t->together);
+	harness_meet(m);
 }
 
 static void run_all(struct member *m)
@@ -291,7 +289,6 @@ TEST_LOOP(calls_that_do_not_match_are_found, 0, 9)
 
 	config.slot_bytes = SLOT;
 	config.transport = way == 1 ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_AUTO;
-	pthread_barrier_init(&t.together, NULL, (unsigned)n);
 	harness_threads_on(&config, run_all, &t, way == 2 ? 2 : 0);
 }
 
@@ -316,7 +313,7 @@ static void run_stream(struct member *m)
 			last = i;
 	}
 	t->status[0][m->rank] = last;
-	pthread_barrier_wait(&t->together);
+	harness_meet(m);
 	/* the root was at most 2D ticks ahead when it looked, and what it entered then fails for all */
 	must(last && last <= 7 && last == t->status[0][0], "rank %d: found at broadcast %d", m->rank, last);
 	err = covey_allreduce(&one, &sum, 1, COVEY_INT32, COVEY_SUM, m->group, NULL, &res);
@@ -329,7 +326,6 @@ TEST_LOOP(streams_of_broadcasts_are_found_too, 0, 2)
 	struct table t = { .both = 0 };
 
 	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_AUTO;
-	pthread_barrier_init(&t.together, NULL, 3);
 	harness_threads(&config, run_stream, &t);
 }
 
@@ -350,7 +346,7 @@ static void run_kings(struct member *m)
 	}
 	err = covey_barrier(m->group, NULL, &res);
 	t->status[0][m->rank] = err;
-	pthread_barrier_wait(&t->together);
+	harness_meet(m);
 	must((!err || err == COVEY_ERR_MISMATCH) && err == t->status[0][0], "rank %d: the barrier: %s", m->rank,
 	     covey_strerror(err));
 	err = covey_allreduce(&one, &sum, 1, COVEY_INT32, COVEY_SUM, m->group, NULL, &res);
@@ -363,23 +359,13 @@ TEST_LOOP(roots_that_wait_for_nobody_are_found_within_the_slots, 0, 2)
 	struct table t = { .both = 0 };
 
 	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_AUTO;
-	pthread_barrier_init(&t.together, NULL, 3);
 	harness_threads(&config, run_kings, &t);
 }
 
 /* ---- what one rank alone can see ---- */
 
-#define REFUSED(what, ...) \
-	do { \
-		struct covey_error_info info_; \
-		int err_ = (__VA_ARGS__); \
-		covey_last_error(g, &info_); \
-		must(err_ == COVEY_ERR_INVAL && info_.err == err_ && strstr(info_.cause, what), "%s: %s, \"%s\"", \
-		     #__VA_ARGS__, covey_strerror(err_), info_.cause); \
-	} while (0)
-
 /* Nothing is sent, nothing is counted: the next operation of all has the number after the last one. */
-static void run_refused(struct member *m)
+TEST_RANKS(what_one_rank_can_see_is_refused_at_once, 2)
 {
 	struct covey_group *g = m->group;
 	static int32_t a[MOST][64], b[MOST][64];
@@ -388,45 +374,41 @@ static void run_refused(struct member *m)
 	struct covey_result res = { 0 };
 	struct covey_work *work = NULL;
 
-	REFUSED("root 2", covey_broadcast(x, y, 1, COVEY_INT32, 2, g, NULL, &res));
-	REFUSED("root -1", covey_scatter(x, y, 1, COVEY_INT32, -1, g, NULL, &res));
-	REFUSED("root 9", covey_reduce(x, y, 1, COVEY_INT32, COVEY_SUM, 9, g, NULL, &res));
-	REFUSED("root 2", covey_gather_start(x, y, 1, COVEY_INT32, 2, g, NULL, &work));
-	REFUSED("too large", covey_allreduce(x, y, huge[0], COVEY_INT32, COVEY_SUM, g, NULL, &res));
-	REFUSED("too large", covey_alltoall(x, y, huge[0] / 2, COVEY_INT32, g, NULL, &res));
-	REFUSED("NULL", covey_allgather(NULL, y, 1, COVEY_INT32, g, NULL, &res));
-	REFUSED("NULL", covey_broadcast(m->rank ? x : NULL, m->rank ? NULL : y, 1, COVEY_INT32, 0, g, NULL, &res));
-	REFUSED("datatype", covey_allreduce(x, y, 1, 77, COVEY_SUM, g, NULL, &res));
-	REFUSED("unknown operation", covey_reduce_scatter(x, y, 1, COVEY_INT32, 77, g, NULL, &res));
-	REFUSED("overlap", covey_allreduce(x, x + 1, 4, COVEY_INT32, COVEY_SUM, g, NULL, &res));
-	REFUSED("overlap", covey_allgather(x + !m->rank, x, 4, COVEY_INT32, g, NULL, &res));
-	REFUSED("overlap", covey_reduce_scatter(x, x + !m->rank, 4, COVEY_INT32, COVEY_SUM, g, NULL, &res));
-	REFUSED("overlap", covey_alltoall(x, x + 4, 4, COVEY_INT32, g, NULL, &res));
+	must_be_invalid(g, covey_broadcast(x, y, 1, COVEY_INT32, 2, g, NULL, &res), "root 2");
+	must_be_invalid(g, covey_scatter(x, y, 1, COVEY_INT32, -1, g, NULL, &res), "root -1");
+	must_be_invalid(g, covey_reduce(x, y, 1, COVEY_INT32, COVEY_SUM, 9, g, NULL, &res), "root 9");
+	must_be_invalid(g, covey_gather_start(x, y, 1, COVEY_INT32, 2, g, NULL, &work), "root 2");
+	must_be_invalid(g, covey_allreduce(x, y, huge[0], COVEY_INT32, COVEY_SUM, g, NULL, &res), "too large");
+	must_be_invalid(g, covey_alltoall(x, y, huge[0] / 2, COVEY_INT32, g, NULL, &res), "too large");
+	must_be_invalid(g, covey_allgather(NULL, y, 1, COVEY_INT32, g, NULL, &res), "NULL");
+	must_be_invalid(g, covey_broadcast(m->rank ? x : NULL, m->rank ? NULL : y, 1, COVEY_INT32, 0, g, NULL, &res),
+			"NULL");
+	must_be_invalid(g, covey_allreduce(x, y, 1, 77, COVEY_SUM, g, NULL, &res), "datatype");
+	must_be_invalid(g, covey_reduce_scatter(x, y, 1, COVEY_INT32, 77, g, NULL, &res), "unknown operation");
+	must_be_invalid(g, covey_allreduce(x, x + 1, 4, COVEY_INT32, COVEY_SUM, g, NULL, &res), "overlap");
+	must_be_invalid(g, covey_allgather(x + !m->rank, x, 4, COVEY_INT32, g, NULL, &res), "overlap");
+	must_be_invalid(g, covey_reduce_scatter(x, x + !m->rank, 4, COVEY_INT32, COVEY_SUM, g, NULL, &res), "overlap");
+	must_be_invalid(g, covey_alltoall(x, x + 4, 4, COVEY_INT32, g, NULL, &res), "overlap");
 	s[m->rank] = 3;
-	REFUSED("3 elements to itself and expects 1", covey_alltoallv(x, s, d, y, r, d, COVEY_INT32, g, NULL, &res));
+	must_be_invalid(g, covey_alltoallv(x, s, d, y, r, d, COVEY_INT32, g, NULL, &res),
+			"3 elements to itself and expects 1");
 	r[m->rank] = 7;
-	REFUSED("3 elements to itself and expects 7", covey_alltoallv(x, s, d, y, r, d, COVEY_INT32, g, NULL, &res));
+	must_be_invalid(g, covey_alltoallv(x, s, d, y, r, d, COVEY_INT32, g, NULL, &res),
+			"3 elements to itself and expects 7");
 	s[m->rank] = r[m->rank] = 1;
-	REFUSED("stands over", covey_alltoallv(x, s, d, y, r, q, COVEY_INT32, g, NULL, &res));
-	REFUSED("over one of send", covey_alltoallv(x, s, d, x + 8, r, d, COVEY_INT32, g, NULL, &res));
+	must_be_invalid(g, covey_alltoallv(x, s, d, y, r, q, COVEY_INT32, g, NULL, &res), "stands over");
+	must_be_invalid(g, covey_alltoallv(x, s, d, x + 8, r, d, COVEY_INT32, g, NULL, &res), "over one of send");
 	q[0] = 8;
-	REFUSED("in place", covey_alltoallv(x, s, d, x, r, q, COVEY_INT32, g, NULL, &res));
-	REFUSED("too large", covey_alltoallv(x, s, d, y, huge, d, COVEY_INT32, g, NULL, &res));
-	REFUSED("NULL", covey_alltoallv(x, s, NULL, y, r, d, COVEY_INT32, g, NULL, &res));
+	must_be_invalid(g, covey_alltoallv(x, s, d, x, r, q, COVEY_INT32, g, NULL, &res), "in place");
+	must_be_invalid(g, covey_alltoallv(x, s, d, y, huge, d, COVEY_INT32, g, NULL, &res), "too large");
+	must_be_invalid(g, covey_alltoallv(x, s, NULL, y, r, d, COVEY_INT32, g, NULL, &res), "NULL");
 	q[0] = 0;
-	REFUSED("stands over", covey_allgatherv(x, 1, y, r, q, COVEY_INT32, g, NULL, &res));
-	REFUSED("own rank", covey_allgatherv(x, 2, y, r, d, COVEY_INT32, g, NULL, &res));
-	REFUSED("overlap", covey_allgatherv(x + d[!m->rank], 1, x, r, d, COVEY_INT32, g, NULL, &res));
+	must_be_invalid(g, covey_allgatherv(x, 1, y, r, q, COVEY_INT32, g, NULL, &res), "stands over");
+	must_be_invalid(g, covey_allgatherv(x, 2, y, r, d, COVEY_INT32, g, NULL, &res), "own rank");
+	must_be_invalid(g, covey_allgatherv(x + d[!m->rank], 1, x, r, d, COVEY_INT32, g, NULL, &res), "overlap");
 	must(!covey_alltoallv(x, s, d, x + 1, r, d, COVEY_INT32, g, NULL, &res), "blocks between those that are sent");
 	must(!covey_allreduce(&one, &sum, 1, COVEY_INT32, COVEY_SUM, g, NULL, &res) && sum == m->n && res.seq == 2,
 	     "rank %d: number %llu", m->rank, (unsigned long long)res.seq);
-}
-
-TEST(what_one_rank_can_see_is_refused_at_once)
-{
-	struct covey_config config = harness_config("refused", 2);
-
-	harness_threads(&config, run_refused, NULL);
 }
 
 int main(void)

@@ -150,7 +150,7 @@ static void dispatches_fail(struct covey_ep *ep)
 	FAILS(covey_combine_recv(ep, 1, &out.result));
 }
 
-static void rank_fails(struct member *m)
+TEST_RANKS(outputs_are_written_only_on_success, 2)
 {
 	struct covey_ep_config config = COVEY_EP_CONFIG_INIT;
 	struct covey_ep *ep = NULL;
@@ -182,13 +182,6 @@ static void rank_fails(struct member *m)
 		dispatches_fail(ep);
 	}
 	covey_ep_destroy(ep);
-}
-
-TEST(outputs_are_written_only_on_success)
-{
-	struct covey_config config = harness_config("outputs", 2);
-
-	harness_threads(&config, rank_fails, NULL);
 }
 
 /* ---- operations that took their place ---- */
@@ -265,7 +258,7 @@ static void pair_differs(struct member *m)
 	covey_ep_destroy(ep);
 }
 
-static void operation_fails(struct member *m)
+TEST_RANKS(an_operation_that_fails_writes_what_it_receives_into_alone, 3)
 {
 	int32_t *send = malloc(MANY * sizeof(*send)), *recv = malloc(MANY * sizeof(*recv));
 
@@ -282,13 +275,6 @@ static void operation_fails(struct member *m)
 	}
 	free(send);
 	free(recv);
-}
-
-TEST(an_operation_that_fails_writes_what_it_receives_into_alone)
-{
-	struct covey_config config = harness_config("failing", 3);
-
-	harness_threads(&config, operation_fails, NULL);
 }
 
 int main(void)

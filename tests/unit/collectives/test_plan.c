@@ -183,20 +183,17 @@ static void run_all(struct member *m)
 		for (int t = 0; t < N(dtypes); t++)
 			check_bits(m, counts[c], dtypes[t], redops[(c + t) % N(redops)], seed++);
 	m->no_leave = 1;
-	pthread_barrier_wait(m->arg);
+	harness_meet(m);
 }
 
 TEST_LOOP(every_algorithm_gives_the_same_bits, 0, N(wishes) * N(shapes))
 {
 	const int *shape = shapes[_i / N(wishes)];
 	struct covey_config config = harness_config("plan", shape[0]);
-	pthread_barrier_t end;
 
 	config.algo = wishes[_i % N(wishes)];
 	config.slot_bytes = _i % 2 ? 16384 : 0;
-	pthread_barrier_init(&end, NULL, (unsigned)config.world);
-	harness_threads_on(&config, run_all, &end, shape[1]);
-	pthread_barrier_destroy(&end);
+	harness_threads_on(&config, run_all, NULL, shape[1]);
 }
 
 /*
@@ -229,20 +226,17 @@ static void run_after_others(struct member *m)
 	free(in);
 	free(out);
 	m->no_leave = 1;
-	pthread_barrier_wait(m->arg);
+	harness_meet(m);
 }
 
 TEST_LOOP(what_earlier_operations_left_in_lines_is_not_read, 0, 6)
 {
 	static const char *const algo[] = { NULL, "allreduce=twolevel", "allreduce=chain" };
 	struct covey_config config = harness_config("left", 4 - _i / 3); /* three: one of them lives alone */
-	pthread_barrier_t end;
 
 	config.algo = algo[_i % 3];
 	config.slot_bytes = 16384;
-	pthread_barrier_init(&end, NULL, (unsigned)config.world);
-	harness_threads_on(&config, run_after_others, &end, -2);
-	pthread_barrier_destroy(&end);
+	harness_threads_on(&config, run_after_others, NULL, -2);
 }
 
 /*
@@ -303,18 +297,15 @@ static void run_explain(struct member *m)
 	must(strstr(text, "chain"), "%s", text);
 	must(covey_explain(m->group, NULL, 0) == COVEY_ERR_INVAL, "no text");
 	must(!covey_explain(m->group, text, 5) && !strcmp(text, "rank"), "%s", text);
-	pthread_barrier_wait(m->arg); /* who leaves is gone from the table */
+	harness_meet(m); /* who leaves is gone from the table */
 }
 
 TEST(explain_shows_what_is_taken)
 {
 	struct covey_config config = harness_config("explain", 4);
-	pthread_barrier_t end;
 
 	config.algo = "allreduce:65-1K=oneshot";
-	pthread_barrier_init(&end, NULL, 4);
-	harness_threads_on(&config, run_explain, &end, -2);
-	pthread_barrier_destroy(&end);
+	harness_threads_on(&config, run_explain, NULL, -2);
 }
 
 struct odd {

@@ -72,7 +72,7 @@ static struct covey_ep *layer(struct covey_group *g)
 }
 
 /* INVAL, UNSUPPORTED, STALE, NOMEM: no number, and the result is as it was. */
-static void refused(struct member *m)
+TEST_RANKS(a_refused_call_has_no_number, 1)
 {
 	struct covey_dispatch_args d = COVEY_DISPATCH_INIT;
 	struct covey_combine_args c = COVEY_COMBINE_INIT;
@@ -108,7 +108,7 @@ static void refused(struct member *m)
 }
 
 /* PEER, LOST, ROOT: the number is in the result. */
-static void failed(struct member *m)
+TEST_RANKS(an_operation_that_failed_has_its_number, 1)
 {
 	struct cvy_engine *e = m->group->engine;
 	struct covey_result res = { 0 };
@@ -133,9 +133,8 @@ static void failed(struct member *m)
 }
 
 /* MISMATCH, TIMEOUT, AGAIN: between two. */
-static void under_way(struct member *m)
+TEST_RANKS(an_operation_that_is_waited_for_again_keeps_its_number, 2)
 {
-	pthread_barrier_t *together = m->arg;
 	struct covey_result res = { 0 };
 	struct covey_work *work = NULL;
 	int32_t x = 1;
@@ -145,11 +144,11 @@ static void under_way(struct member *m)
 		must(!covey_barrier_start(m->group, NULL, &work), "start");
 		must(covey_work_test(work, &res) == COVEY_ERR_AGAIN, "AGAIN");
 		must(covey_work_wait(work, cvy_now_ns() + CVY_MS, &res) == COVEY_ERR_TIMEOUT, "TIMEOUT");
-		pthread_barrier_wait(together);
+		harness_meet(m);
 		must(!covey_work_wait(work, harness_deadline(WATCHDOG_MS), &res) && res.seq == 1, "the same operation");
 		covey_work_free(work);
 	} else {
-		pthread_barrier_wait(together);
+		harness_meet(m);
 		must(!covey_barrier(m->group, NULL, &res) && res.seq == 1, "barrier");
 	}
 	next_is(m, 2, "TIMEOUT, AGAIN");
@@ -159,7 +158,7 @@ static void under_way(struct member *m)
 	next_is(m, 4, "MISMATCH");
 }
 
-static void ended(struct member *m)
+TEST_RANKS(a_handle_that_ended_counts_nothing, 1)
 {
 	struct covey_result res = { .seq = UNTOUCHED };
 	struct covey_work *work = NULL;
@@ -169,36 +168,6 @@ static void ended(struct member *m)
 	must(covey_barrier(m->group, NULL, &res) == COVEY_ERR_ABORTED && res.seq == UNTOUCHED, "ABORTED");
 	must(covey_barrier_start(m->group, NULL, &work) == COVEY_ERR_ABORTED && !work, "ABORTED");
 	m->no_leave = 1;
-}
-
-TEST(a_refused_call_has_no_number)
-{
-	struct covey_config config = harness_config("refused", 1);
-
-	harness_threads(&config, refused, NULL);
-}
-
-TEST(an_operation_that_failed_has_its_number)
-{
-	struct covey_config config = harness_config("failed", 1);
-
-	harness_threads(&config, failed, NULL);
-}
-
-TEST(an_operation_that_is_waited_for_again_keeps_its_number)
-{
-	struct covey_config config = harness_config("under_way", 2);
-	pthread_barrier_t together;
-
-	pthread_barrier_init(&together, NULL, 2);
-	harness_threads(&config, under_way, &together);
-}
-
-TEST(a_handle_that_ended_counts_nothing)
-{
-	struct covey_config config = harness_config("ended", 1);
-
-	harness_threads(&config, ended, NULL);
 }
 
 int main(void)

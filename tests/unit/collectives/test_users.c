@@ -202,10 +202,10 @@ static void read_address(struct job *job)
 
 TEST_LOOP(members_are_closed_to_other_users, 0, 2)
 {
-	struct job job = { .config = harness_config("users", RANKS), .shared = harness_shared(sizeof(*job.shared)) };
+	struct job job = { .config = harness_config_over(_i, "users", RANKS),
+			   .shared = harness_shared(sizeof(*job.shared)) };
 	int mine, theirs;
 
-	job.config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	job.shared->stop = UINT64_MAX;
 	for (int r = 0; r < RANKS; r++)
 		job.pid[r] = harness_fork(member_main, &job, r);

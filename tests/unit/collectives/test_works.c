@@ -24,7 +24,7 @@ static void check_sum(const float *recv, size_t count, uint64_t mask, uint64_t s
 
 /* ---- several in flight ---- */
 
-static void run_in_flight(struct member *m)
+TEST_RANKS_OVER_BOTH(works_complete_in_any_order_of_waiting, 4)
 {
 	struct covey_work *work[IN_FLIGHT];
 	float *send[IN_FLIGHT], *recv[IN_FLIGHT];
@@ -57,16 +57,8 @@ static void run_in_flight(struct member *m)
 	}
 }
 
-TEST_LOOP(works_complete_in_any_order_of_waiting, 0, 2)
-{
-	struct covey_config config = harness_config("flight", 4);
-
-	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
-	harness_threads(&config, run_in_flight, NULL);
-}
-
 /* Nobody waits: the progress thread alone brings the operations to their end. */
-static void run_tested(struct member *m)
+TEST_RANKS_OVER_BOTH(works_go_on_when_nobody_waits, 3)
 {
 	struct covey_work *work[3];
 	uint64_t end = harness_deadline(WATCHDOG_MS);
@@ -86,14 +78,6 @@ static void run_tested(struct member *m)
 		     (long long)value[i]);
 		covey_work_free(work[i]);
 	}
-}
-
-TEST_LOOP(works_go_on_when_nobody_waits, 0, 2)
-{
-	struct covey_config config = harness_config("tested", 3);
-
-	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
-	harness_threads(&config, run_tested, NULL);
 }
 
 /* ---- two groups ---- */
@@ -170,10 +154,9 @@ static void run_deadline(struct member *m)
 
 TEST_LOOP(a_wait_that_times_out_may_be_taken_up_again, 0, 2)
 {
-	struct covey_config config = harness_config("deadline", 3);
+	struct covey_config config = harness_config_over(_i, "deadline", 3);
 	struct hold hold = { 0 };
 
-	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, run_deadline, &hold);
 }
 
@@ -214,10 +197,9 @@ static void run_sliced(struct member *m)
 
 TEST_LOOP(a_blocking_call_that_takes_a_slice_may_be_taken_up_again, 0, 2)
 {
-	struct covey_config config = harness_config("slice", 3);
+	struct covey_config config = harness_config_over(_i, "slice", 3);
 	struct hold hold = { 0 };
 
-	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, run_sliced, &hold);
 }
 
@@ -294,15 +276,14 @@ static void run_abort(struct member *m)
 
 TEST_LOOP(abort_makes_waits_return, 0, 2)
 {
-	struct covey_config config = harness_config("abort", 2);
+	struct covey_config config = harness_config_over(_i, "abort", 2);
 	struct hold hold = { 0 };
 
-	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, run_abort, &hold);
 }
 
 /* Close without leave is a death to the peers: they go on without the rank. */
-static void run_close(struct member *m)
+TEST_RANKS_OVER_BOTH(close_without_leave_is_a_death, 3)
 {
 	struct covey_result res;
 	int64_t value = 1;
@@ -319,14 +300,6 @@ static void run_close(struct member *m)
 		must(value == covey_mask_count(&res.mask) && !covey_mask_has(&res.mask, 1), "operation %d sums to %lld",
 		     i, (long long)value);
 	}
-}
-
-TEST_LOOP(close_without_leave_is_a_death, 0, 2)
-{
-	struct covey_config config = harness_config("close", 3);
-
-	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
-	harness_threads(&config, run_close, NULL);
 }
 
 int main(void)

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Zero, copy and constant experts: ids from E on that no rank has. Each rank makes what its own tokens must come back as from
- * the routing alone, with all presets and forms of results; ranks have different numbers of them.
+ * The terms of a combine: results of experts, multiplied by the factor of their expert (expert_scale) or not, rounded or in
+ * codes, summed by expert or by rank; and zero, copy and constant experts: ids from E on that no rank has. Each rank makes
+ * what its own tokens must come back as from the routing alone. Ranks may give no factors, and have different numbers of
+ * experts that no rank has.
  *
  * labels: redis tsan
  */
@@ -14,32 +16,48 @@
 
 enum { WORLD = 3, T = 9, H = 136, K = 4, E = 6, P = 2, ROWS = WORLD * T, ODD = 5 };
 enum { ZERO = 1, COPIES = 2, CONSTANTS = 3, PAST = 2 }; /* of rank 0; PAST: ids that are none */
+enum { PLAIN = COVEY_EP_BACK_PLAIN, INT8 = COVEY_EP_BACK_INT8 };
 
 static const struct way {
 	const char *name;
-	int preset, dtype, by_rank, masked, renormalise, left_out, wide_ids, places;
+	int preset, dtype, by_rank;
+	int masked; /* one entry of so many, 0: there is no mask */
+	int renormalise, left_out, wide_ids, places;
+	int back, scaled; /* scaled: there are factors, and no ids of no rank */
 } ways[] = {
-	{ "ll", COVEY_EP_LL, COVEY_BFLOAT16, 0, 0, 0, 0, 0, 1 },
-	{ "ll, fp16, wide ids, rank 2 is left out", COVEY_EP_LL, COVEY_FLOAT16, 0, 0, 1, 1, 1, 1 },
-	{ "ll by rank, masked, rank 2 is left out", COVEY_EP_LL, COVEY_BFLOAT16, 1, 1, 1, 1, 0, 1 },
-	{ "flat, masked", COVEY_EP_FLAT, COVEY_FLOAT16, 0, 1, 1, 0, 0, 1 },
-	{ "flat by rank, wide ids", COVEY_EP_FLAT, COVEY_BFLOAT16, 1, 0, 0, 1, 1, 1 },
-	{ "win, places", COVEY_EP_WIN, COVEY_BFLOAT16, 0, 0, 1, 0, 0, P },
-	{ "win, rank 2 is left out", COVEY_EP_WIN, COVEY_FLOAT16, 0, 0, 1, 1, 0, 1 },
-	{ "win by rank, masked, wide ids", COVEY_EP_WIN, COVEY_FLOAT16, 1, 1, 0, 0, 1, 1 },
-	{ "compact", COVEY_EP_COMPACT, COVEY_BFLOAT16, 0, 0, 0, 0, 0, 1 },
-	{ "compact, rank 2 is left out", COVEY_EP_COMPACT, COVEY_FLOAT16, 0, 1, 1, 1, 0, 1 },
-	{ "compact, places, wide ids", COVEY_EP_COMPACT, COVEY_FLOAT16, 0, 0, 0, 0, 1, P },
+	{ "ll", COVEY_EP_LL, COVEY_BFLOAT16, 0, 0, 0, 0, 0, 1, PLAIN, 0 },
+	{ "ll, fp16, wide ids, rank 2 is left out", COVEY_EP_LL, COVEY_FLOAT16, 0, 0, 1, 1, 1, 1, PLAIN, 0 },
+	{ "ll by rank, masked, rank 2 is left out", COVEY_EP_LL, COVEY_BFLOAT16, 1, 4, 1, 1, 0, 1, PLAIN, 0 },
+	{ "flat, masked", COVEY_EP_FLAT, COVEY_FLOAT16, 0, 4, 1, 0, 0, 1, PLAIN, 0 },
+	{ "flat by rank, wide ids", COVEY_EP_FLAT, COVEY_BFLOAT16, 1, 0, 0, 1, 1, 1, PLAIN, 0 },
+	{ "win, places", COVEY_EP_WIN, COVEY_BFLOAT16, 0, 0, 1, 0, 0, P, PLAIN, 0 },
+	{ "win, rank 2 is left out", COVEY_EP_WIN, COVEY_FLOAT16, 0, 0, 1, 1, 0, 1, PLAIN, 0 },
+	{ "win by rank, masked, wide ids", COVEY_EP_WIN, COVEY_FLOAT16, 1, 4, 0, 0, 1, 1, PLAIN, 0 },
+	{ "compact", COVEY_EP_COMPACT, COVEY_BFLOAT16, 0, 0, 0, 0, 0, 1, PLAIN, 0 },
+	{ "compact, rank 2 is left out", COVEY_EP_COMPACT, COVEY_FLOAT16, 0, 4, 1, 1, 0, 1, PLAIN, 0 },
+	{ "compact, places, wide ids", COVEY_EP_COMPACT, COVEY_FLOAT16, 0, 0, 0, 0, 1, P, PLAIN, 0 },
+	{ "factors, flat", COVEY_EP_FLAT, COVEY_BFLOAT16, 0, 0, 0, 0, 0, 1, PLAIN, 1 },
+	{ "factors, flat, masked", COVEY_EP_FLAT, COVEY_FLOAT16, 0, 3, 1, 0, 0, 1, PLAIN, 1 },
+	{ "factors, flat, int8", COVEY_EP_FLAT, COVEY_BFLOAT16, 0, 0, 0, 0, 0, 1, INT8, 1 },
+	{ "factors, flat, int8, rank 2 is left out", COVEY_EP_FLAT, COVEY_FLOAT16, 0, 0, 1, 1, 0, 1, INT8, 1 },
+	{ "factors, flat by rank", COVEY_EP_FLAT, COVEY_BFLOAT16, 1, 0, 0, 0, 0, 1, PLAIN, 1 },
+	{ "factors, flat by rank, int8", COVEY_EP_FLAT, COVEY_FLOAT16, 1, 2, 0, 1, 0, 1, INT8, 1 },
+	{ "factors, ll, rank 2 is left out", COVEY_EP_LL, COVEY_FLOAT16, 0, 2, 0, 1, 0, 1, PLAIN, 1 },
+	{ "factors, ll by rank, int8", COVEY_EP_LL, COVEY_BFLOAT16, 1, 0, 1, 0, 0, 1, INT8, 1 },
 };
 
 enum { WAYS = sizeof(ways) / sizeof(ways[0]), TURNS = 8 };
 
 static const float a1[CONSTANTS] = { 0.5f, 0, -1.25f }, a2[CONSTANTS] = { 1, 0.3f, 3e38f };
 
+/* Factors of the experts; the last two make products that are infinite, and no numbers. */
+static const float factor[E] = { 0.3f, -2.7f, 0, 1000, 3e38f, NAN };
+
 static struct job {
 	const struct way *way;
 	struct covey_ep *ep;
 	int rank, tokens, zero, copies, constants;
+	int without;   /* this rank gives no factors */
 	uint64_t here; /* owners that take part */
 	uint16_t x[T * H], packed[E * ROWS * H], out[T * H];
 	float weights[T * K], recv_weights[ROWS * K], v[CONSTANTS * H];
@@ -84,6 +102,14 @@ static int takes_part(const struct job *j, int i)
 	return e >= E || (e >= 0 && (j->here >> served_by(j, i) & 1));
 }
 
+/* What comes from the expert of entry @i: times its factor, in f32. */
+static float product(const struct job *j, int i, int h)
+{
+	float y = ep_wide(j->way->dtype, result(j, j->x[i / K * H + h], j->left[i]));
+
+	return !j->way->scaled || served_by(j, i) == j->without ? y : y * factor[j->left[i]];
+}
+
 /* The term of an expert that no rank has. */
 static float special(const struct job *j, int t, int h, int e)
 {
@@ -95,7 +121,7 @@ static float special(const struct job *j, int t, int h, int e)
 	return copy >= 0 ? x : 0;
 }
 
-/* Terms of entries that @of says: of one owner, or, -1, of no rank. */
+/* Terms of entries that @of says: of one owner, whose rows travel in 16 bits, or, -1, of no rank. */
 static float terms(const struct job *j, int t, int h, int of, float sum)
 {
 	for (int i = t * K; i < (t + 1) * K; i++) {
@@ -104,7 +130,7 @@ static float terms(const struct job *j, int t, int h, int of, float sum)
 		if (e < 0 || served_by(j, i) != of || !takes_part(j, i))
 			continue;
 		if (e < E)
-			sum += j->weights[i] * ep_wide(j->way->dtype, result(j, j->x[t * H + h], e));
+			sum += j->weights[i] * rounded(j, product(j, i, h));
 		else if (e >= E + j->zero)
 			sum += j->weights[i] * special(j, t, h, e);
 	}
@@ -113,7 +139,7 @@ static float terms(const struct job *j, int t, int h, int of, float sum)
 
 static float by_rank(const struct job *j, int t, int h)
 {
-	float sum = 0;
+	float sum = 0, v[8];
 
 	for (int o = 0; o < WORLD; o++) {
 		int named = 0;
@@ -122,25 +148,34 @@ static float by_rank(const struct job *j, int t, int h)
 			named |= served_by(j, i) == o;
 		if (!named || !(j->here >> o & 1))
 			continue;
-		if (o == j->rank && j->way->preset != COVEY_EP_COMPACT)
-			sum += terms(j, t, h, o, 0);
+		for (int i = 0; i < 8; i++)
+			v[i] = terms(j, t, h / 8 * 8 + i, o, 0);
+		if (j->way->back == INT8)
+			sum += ep_coded(j->way->dtype, v, h % 8);
+		else if (o == j->rank && j->way->preset != COVEY_EP_COMPACT)
+			sum += v[h % 8];
 		else
-			sum += rounded(j, terms(j, t, h, o, 0));
+			sum += rounded(j, v[h % 8]);
 	}
 	return terms(j, t, h, -1, sum);
 }
 
 static float by_expert(const struct job *j, int t, int h)
 {
-	float sum = 0;
+	float sum = 0, v[8];
 
 	for (int i = t * K; i < (t + 1) * K; i++) {
 		int e = j->left[i];
 
 		if (e < 0 || !takes_part(j, i) || (e >= E && e < E + j->zero))
 			continue;
-		sum += j->weights[i] *
-		       (e < E ? ep_wide(j->way->dtype, result(j, j->x[t * H + h], e)) : special(j, t, h, e));
+		for (int k = 0; k < 8 && e < E; k++)
+			v[k] = product(j, i, h / 8 * 8 + k);
+		if (e >= E)
+			sum += j->weights[i] * special(j, t, h, e);
+		else
+			sum += j->weights[i] *
+			       (j->way->back == INT8 ? ep_coded(j->way->dtype, v, h % 8) : rounded(j, v[h % 8]));
 	}
 	return sum;
 }
@@ -174,6 +209,7 @@ static void fill(struct job *j, uint64_t seed)
 	uint64_t state = seed * 977 + (uint64_t)j->rank + 1;
 	int first = 0;
 
+	j->without = (int)(seed % WORLD);
 	j->tokens = (int)(harness_random(&state) % (T + 1));
 	for (int i = 0; i < T * H; i++)
 		j->x[i] = ep_narrow(j->way->dtype, (float)(int)(harness_random(&state) % 400) / 16 - 12);
@@ -188,7 +224,7 @@ static void fill(struct job *j, uint64_t seed)
 		j->ids[i] = harness_random(&state) % 9 ? j->ids[i] : -1;
 		j->ids64[i] = harness_random(&state) % 9 ? j->ids[i] : j->ids[i] + (1ll << 32);
 		j->weights[i] = (float)(1 + harness_random(&state) % 64) / 64;
-		j->mask[i] = !j->way->masked || harness_random(&state) % 4;
+		j->mask[i] = !j->way->masked || harness_random(&state) % (uint64_t)j->way->masked;
 		j->left[i] = j->way->wide_ids && j->ids64[i] != j->ids[i] ? -1 : j->ids[i];
 		if (!j->mask[i] || j->left[i] >= E + j->zero + j->copies + j->constants)
 			j->left[i] = -1;
@@ -278,6 +314,7 @@ static void combine_args(struct job *j, struct covey_combine_args *a)
 	a->constant_a1 = a1;
 	a->constant_a2 = a2;
 	a->constant_v = j->v;
+	a->expert_scale = j->way->scaled && j->rank != j->without ? factor + j->rank * (E / WORLD) : NULL;
 }
 
 static struct covey_ep *create(struct covey_group *group, const struct way *w)
@@ -293,11 +330,12 @@ static struct covey_ep *create(struct covey_group *group, const struct way *w)
 	c.preset = w->preset;
 	c.dtype = w->dtype;
 	c.combine = w->by_rank ? COVEY_EP_PER_RANK : COVEY_EP_PER_EXPERT;
+	c.combine_rows = w->back;
 	must(!covey_ep_create(group, &c, &ep), "create");
 	return ep;
 }
 
-static void every_way(struct member *m)
+TEST_RANKS_OVER_BOTH(terms_are_multiplied_rounded_and_added_as_said, WORLD)
 {
 	for (int i = 0; i < WAYS; i++) {
 		struct job *j = &jobs[m->rank];
@@ -305,9 +343,11 @@ static void every_way(struct member *m)
 		memset(j, 0, sizeof(*j));
 		j->rank = m->rank;
 		j->way = &ways[i];
-		j->zero = m->rank == 1 ? 0 : ZERO; /* rank 1 has copy experts alone, rank 2 no constant ones */
-		j->copies = COPIES;
-		j->constants = m->rank ? 0 : CONSTANTS;
+		if (!j->way->scaled) { /* rank 1 has copy experts alone, rank 2 no constant ones */
+			j->zero = m->rank == 1 ? 0 : ZERO;
+			j->copies = COPIES;
+			j->constants = m->rank ? 0 : CONSTANTS;
+		}
 		j->ep = create(m->group, j->way);
 		for (uint64_t seed = 0; seed < TURNS; seed++) {
 			struct covey_combine_args a;
@@ -323,15 +363,7 @@ static void every_way(struct member *m)
 	}
 }
 
-TEST_LOOP(terms_of_no_rank_are_added_with_their_weights, 0, 2)
-{
-	struct covey_config config = harness_config("epspecial", WORLD);
-
-	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
-	harness_threads(&config, every_way, NULL);
-}
-
-static void refusals(struct member *m)
+TEST_RANKS(what_is_missing_is_said, 1)
 {
 	static const struct way plain[] = { { .preset = COVEY_EP_COMPACT, .dtype = COVEY_BFLOAT16, .places = 1 },
 					    { .preset = COVEY_EP_WIN, .dtype = COVEY_BFLOAT16, .places = 1 } };
@@ -349,33 +381,31 @@ static void refusals(struct member *m)
 		c.expert_owner = owner;
 		c.preset = plain[i].preset;
 		must(!covey_ep_create(m->group, &c, &j->ep), "create");
-#define REFUSED(FIELD, VALUE, STREAM, ERR, WHY) \
+#define REFUSED(FIELD, VALUE, WHY) \
 	do { \
-		j->zero = ZERO, j->copies = COPIES, j->constants = CONSTANTS; \
 		combine_args(j, &a); \
 		a.FIELD = VALUE; \
-		ep_refused(m->group, covey_combine(j->ep, &a, STREAM, NULL), ERR, WHY); \
+		must_be_invalid(m->group, covey_combine(j->ep, &a, NULL, NULL), WHY); \
 	} while (0)
-		REFUSED(x, NULL, NULL, COVEY_ERR_INVAL, "x must not be NULL");
-		REFUSED(constant_a1, NULL, NULL, COVEY_ERR_INVAL, "constant_a1, constant_a2 and constant_v");
-		REFUSED(constant_a2, NULL, NULL, COVEY_ERR_INVAL, "constant_a1, constant_a2 and constant_v");
-		REFUSED(constant_v, NULL, NULL, COVEY_ERR_INVAL, "constant_a1, constant_a2 and constant_v");
-		REFUSED(weights, NULL, NULL, COVEY_ERR_INVAL, "weights must not be NULL");
-		REFUSED(zero_experts, -1, NULL, COVEY_ERR_INVAL, "are -1, 2 and 3");
-		REFUSED(copy_experts, INT32_MAX, NULL, COVEY_ERR_INVAL, "below 2^31");
-		REFUSED(x, j->x, stream, COVEY_ERR_UNSUPPORTED, "are for host memory");
+		j->zero = ZERO, j->copies = COPIES, j->constants = CONSTANTS;
+		REFUSED(x, NULL, "x must not be NULL");
+		REFUSED(constant_a1, NULL, "constant_a1, constant_a2 and constant_v");
+		REFUSED(constant_a2, NULL, "constant_a1, constant_a2 and constant_v");
+		REFUSED(constant_v, NULL, "constant_a1, constant_a2 and constant_v");
+		REFUSED(weights, NULL, "weights must not be NULL");
+		REFUSED(zero_experts, -1, "are -1, 2 and 3");
+		REFUSED(copy_experts, INT32_MAX, "below 2^31");
+		combine_args(j, &a);
+		must_refuse(m->group, covey_combine(j->ep, &a, stream, NULL), COVEY_ERR_UNSUPPORTED,
+			    "are for host memory");
+		j->zero = j->copies = j->constants = 0;
+		if (plain[i].preset == COVEY_EP_COMPACT) /* rows of several experts have no factor */
+			REFUSED(expert_scale, factor, "expert_scale differs by expert");
 		covey_ep_destroy(j->ep);
 	}
 }
 
-TEST(what_is_missing_is_said)
-{
-	struct covey_config config = harness_config("epspecialargs", 1);
-
-	harness_threads(&config, refusals, NULL);
-}
-
 int main(void)
 {
-	return harness_main(SUITE(.name = "collectives/ep_special"));
+	return harness_main(SUITE(.name = "collectives/ep_terms"));
 }
