@@ -5,143 +5,26 @@
  *
  * labels: redis real
  */
-#include <check.h>
-#include <dirent.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include "../../suite.h"
-
-#define WATCHDOG_MS 40000 /* 20 times and more of what anything here takes */
-#define EP_RUN COVEY_BUILD_DIR "/tools/ep-run"
-#define EP_PERF COVEY_BUILD_DIR "/tools/ep-perf"
-
-static char dir[] = "/tmp/covey-test-XXXXXX";
-
-struct run {
-	pid_t pid;
-	int out; /* its stdout and stderr */
-	char text[65536];
-	size_t used;
-};
-
-static struct run run;
-
-static void make_place(void)
-{
-	snprintf(dir, sizeof(dir), "/tmp/covey-test-XXXXXX");
-	ck_assert_ptr_nonnull(mkdtemp(dir));
-	setenv("TMPDIR", dir, 1);
-	unsetenv("COVEY_STORE");
-	unsetenv("COVEY_GROUP");
-	unsetenv("COVEY_MAX_RANKS");
-}
-
-static void remove_place(void)
-{
-	rmdir(dir);
-}
+#include "program.h"
 
 static void assert_nothing_left(void)
 {
-	struct dirent *entry;
-	DIR *d = opendir(dir);
-
-	ck_assert_ptr_nonnull(d);
-	while ((entry = readdir(d)))
-		ck_assert_msg(entry->d_name[0] == '.', "%s was left", entry->d_name);
-	closedir(d);
+	ck_assert_int_eq(entries(), 0);
 }
-
-static int ignored_in_child, blocked_in_child; /* a signal that the next program finds so; 0: none */
-
-static void start(const char *path, const char *const *argv)
-{
-	sigset_t set;
-	int ends[2];
-
-	ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
-	run.used = 0;
-	run.text[0] = '\0';
-	run.out = ends[0];
-	run.pid = fork();
-	ck_assert_int_ge(run.pid, 0);
-	if (!run.pid) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		dup2(ends[1], STDOUT_FILENO);
-		dup2(ends[1], STDERR_FILENO);
-		sigemptyset(&set);
-		if (blocked_in_child)
-			sigaddset(&set, blocked_in_child);
-		sigprocmask(SIG_SETMASK, &set, NULL);
-		if (ignored_in_child)
-			signal(ignored_in_child, SIG_IGN);
-		execv(path, (char *const *)argv);
-		_exit(99);
-	}
-	close(ends[1]);
-}
-
-/* Reads until @text was printed, NULL: until the end of the output. */
-static void read_until(const char *text)
-{
-	struct pollfd wait = { .fd = run.out, .events = POLLIN };
-	ssize_t n;
-
-	while (!text || !strstr(run.text, text)) {
-		ck_assert_msg(poll(&wait, 1, WATCHDOG_MS) == 1, "ep-run hangs; so far: %s", run.text);
-		n = read(run.out, run.text + run.used, sizeof(run.text) - 1 - run.used);
-		ck_assert_int_ge(n, 0);
-		if (!n) {
-			ck_assert_msg(!text, "the end came before \"%s\": %s", text ? text : "", run.text);
-			return;
-		}
-		run.used += (size_t)n;
-		run.text[run.used] = '\0';
-	}
-}
-
-/* Its exit code. A process whose output is closed is waited for by its descriptor. */
-static int finish(void)
-{
-	int status = 0;
-
-	read_until(NULL);
-	close(run.out);
-	for (int ms = 0; waitpid(run.pid, &status, WNOHANG) != run.pid; ms++) {
-		ck_assert_msg(ms < WATCHDOG_MS, "ep-run hangs after: %s", run.text);
-		poll(NULL, 0, 1);
-	}
-	return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
-}
-
-#define assert_has(want) ck_assert_msg(strstr(run.text, want) != NULL, "no \"%s\" in: %s", want, run.text)
-#define assert_lacks(word) ck_assert_msg(strstr(run.text, word) == NULL, "\"%s\" in: %s", word, run.text)
 
 /* `sh -c WRAP`, which ends by exec "$@": ep-run -n 2 -- sh -c SCRIPT. Its exit code. */
 static int wrapped(const char *wrap, const char *script)
 {
-	const char *argv[] = { "sh", "-c", wrap, "sh", EP_RUN, "-n", "2", "--", "sh", "-c", script, NULL };
-
-	start("/bin/sh", argv);
+	start("/bin/sh", "-c", wrap, "sh", EP_RUN, "-n", "2", "--", "sh", "-c", script);
 	return finish();
 }
 
 /* Under a parent that ignores or blocks a signal. */
 static int with_signal(int ignored, int blocked, const char *script)
 {
-	const char *argv[] = { "ep-run", "-n", "2", "--", "sh", "-c", script, NULL };
-
-	ignored_in_child = ignored;
-	blocked_in_child = blocked;
-	start(EP_RUN, argv);
+	given.ignored = ignored;
+	given.blocked = blocked;
+	start(EP_RUN, "-n", "2", "--", "sh", "-c", script);
 	return finish();
 }
 
@@ -155,11 +38,9 @@ TEST(run_ends_under_a_parent_that_ignores_its_children)
 /* Bits of signals in /proc/PID/status: 1 << (number - 1). No shell is between: it clears its mask. */
 static void shows(int ignored, int blocked, const char *ign, const char *blk)
 {
-	const char *argv[] = { "ep-run", "-n", "2", "--", "grep", "-E", "SigIgn|SigBlk", "/proc/self/status", NULL };
-
-	ignored_in_child = ignored;
-	blocked_in_child = blocked;
-	start(EP_RUN, argv);
+	given.ignored = ignored;
+	given.blocked = blocked;
+	start(EP_RUN, "-n", "2", "--", "grep", "-E", "SigIgn|SigBlk", "/proc/self/status");
 	ck_assert_int_eq(finish(), 0);
 	assert_has(ign);
 	assert_has(blk);
@@ -176,17 +57,9 @@ TEST(run_leaves_ignored_and_blocked_signals_to_its_ranks)
 /* nohup: the hang-up of a terminal is not handed on. */
 TEST(run_ignores_a_signal_that_was_ignored)
 {
-	const char *argv[] = { "ep-run",
-			       "-n",
-			       "1",
-			       "--",
-			       "sh",
-			       "-c",
-			       "trap 'echo got; exit 5' TERM; echo up; while :; do sleep 0.05; done",
-			       NULL };
-
-	ignored_in_child = SIGHUP;
-	start(EP_RUN, argv);
+	given.ignored = SIGHUP;
+	start(EP_RUN, "-n", "1", "--", "sh", "-c",
+	      "trap 'echo got; exit 5' TERM; echo up; while :; do sleep 0.05; done");
 	read_until("up\n");
 	kill(run.pid, SIGHUP);
 	kill(run.pid, SIGTERM);
@@ -238,11 +111,8 @@ TEST(run_names_the_directory_that_it_cannot_make)
 
 TEST(run_needs_no_directory_with_a_named_store)
 {
-	const char *argv[] = { "sh", "-c",	"TMPDIR=/nowhere exec \"$@\"", "sh", EP_RUN, "-n",
-			       "1",  "--store", "redis://127.0.0.1:1",	       "--", "echo", "started",
-			       NULL };
-
-	start("/bin/sh", argv);
+	start("/bin/sh", "-c", "TMPDIR=/nowhere exec \"$@\"", "sh", EP_RUN, "-n", "1", "--store", "redis://127.0.0.1:1",
+	      "--", "echo", "started");
 	ck_assert_int_eq(finish(), 0);
 	assert_has("[0] started\n");
 }
@@ -261,20 +131,18 @@ TEST(run_does_not_depend_on_umask_home_or_directory)
 /* A store that is not there is waited for longer than this test waits. */
 TEST_LOOP(perf_ends_in_time_though_its_alarm_was_blocked, 0, !access(EP_PERF, X_OK))
 {
-	const char *argv[] = { "ep-perf", "allreduce", "-b", "8", "-e", "8", "-T", "1", NULL };
-
 	setenv("COVEY_STORE", "redis://127.0.0.1:1", 1);
 	setenv("COVEY_RANK", "0", 1);
 	setenv("COVEY_WORLD", "2", 1);
-	blocked_in_child = SIGALRM;
-	start(EP_PERF, argv);
+	given.blocked = SIGALRM;
+	start(EP_PERF, "allreduce", "-b", "8", "-e", "8", "-T", "1");
 	ck_assert_int_ne(finish(), 0);
 	assert_has("the time of -T is over");
 }
 
 int main(void)
 {
-	if (system("(command -v redis-server || command -v valkey-server || command -v redis-check-rdb) >/dev/null"))
+	if (!have_server())
 		return 77;
 	return suite_run(SUITE(.name = "tools/inherits", .setup = make_place, .teardown = remove_place));
 }

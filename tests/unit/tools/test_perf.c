@@ -5,27 +5,16 @@
  *
  * labels: redis real
  */
-#include <check.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 #include <jansson.h>
 
-#include "../../suite.h"
 #include "perf/perf.h"
+#include "program.h"
 
-#define WATCHDOG_MS 40000
 #define WORDS 40
 #define FEW "-n", "3"
 
-static char text[1 << 18]; /* what the last run printed, both streams */
+static const char *const text = run.text; /* of the last run */
 
 /* hist.c wants it for more ranks than one. */
 int perf_agree(struct perf_job *job, double *value, int redop)
@@ -44,59 +33,28 @@ int perf_agree_counts(struct perf_job *job, int64_t *values, size_t count)
 	return 0;
 }
 
-static int finish(pid_t pid, int from)
-{
-	struct pollfd wait = { .fd = from, .events = POLLIN };
-	size_t used = 0;
-	ssize_t n = 1;
-	int status;
-
-	while (n > 0) {
-		ck_assert_msg(poll(&wait, 1, WATCHDOG_MS) == 1, "hangs; so far: %.*s", (int)used, text);
-		n = read(from, text + used, sizeof(text) - 1 - used);
-		ck_assert_int_ge(n, 0);
-		used += (size_t)n;
-	}
-	text[used] = '\0';
-	close(from);
-	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-	ck_assert_msg(WIFEXITED(status), "ended by signal %d: %s", WTERMSIG(status), text);
-	return WEXITSTATUS(status);
-}
-
 /* Exit code of ep-perf with the words that follow, up to NULL, as @ranks ranks; 0: without ep-run. */
 static int perf(int ranks, ...)
 {
 	const char *argv[WORDS] = { 0 };
 	char count[16];
-	int ends[2], n = 0;
 	va_list args;
-	pid_t pid;
+	int n = 0;
 
 	snprintf(count, sizeof(count), "%d", ranks);
 	if (ranks) {
-		const char *const start[] = { COVEY_BUILD_DIR "/tools/ep-run", "-n", count, "--" };
+		const char *const under[] = { EP_RUN, "-n", count, "--" };
 
-		memcpy(argv, start, sizeof(start));
-		n = sizeof(start) / sizeof(start[0]);
+		memcpy(argv, under, sizeof(under));
+		n = sizeof(under) / sizeof(under[0]);
 	}
-	argv[n++] = COVEY_BUILD_DIR "/tools/ep-perf";
+	argv[n++] = EP_PERF;
 	va_start(args, ranks);
 	while ((argv[n] = va_arg(args, const char *)))
 		ck_assert_int_lt(++n, WORDS - 1);
 	va_end(args);
-	ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
-	pid = fork();
-	ck_assert_int_ge(pid, 0);
-	if (!pid) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		dup2(ends[1], STDOUT_FILENO);
-		dup2(ends[1], STDERR_FILENO);
-		execv(argv[0], (char *const *)(uintptr_t)argv);
-		_exit(99);
-	}
-	close(ends[1]);
-	return finish(pid, ends[0]);
+	start_words(argv);
+	return finish();
 }
 
 struct row {
@@ -166,8 +124,9 @@ static const struct {
 	{ "scatter", 0.75, "none", 1, 1, 1 },	 { "sendrecv", 1, "none", 0, 0, 0 },
 	{ "alltoallv", 0.75, "none", 1, 1, 0 },
 };
+enum { OPERATIONS = sizeof(operations) / sizeof(operations[0]) };
 
-START_TEST(columns_are_those_of_nccl_tests)
+TEST_LOOP(columns_are_those_of_nccl_tests, 0, OPERATIONS)
 {
 	const char *at = text;
 	struct row row;
@@ -195,9 +154,8 @@ START_TEST(columns_are_those_of_nccl_tests)
 	ck_assert_ptr_nonnull(strstr(text, "# Out of bounds values : 0 OK"));
 	ck_assert_ptr_nonnull(strstr(text, "# Avg bus bandwidth"));
 }
-END_TEST
 
-START_TEST(a_barrier_has_one_row)
+TEST(a_barrier_has_one_row)
 {
 	struct row row;
 
@@ -206,9 +164,8 @@ START_TEST(a_barrier_has_one_row)
 	ck_assert_ptr_nonnull(next_row(text, &row));
 	ck_assert_uint_eq(row.size, 0);
 }
-END_TEST
 
-START_TEST(every_type_and_reduction_is_checked)
+TEST_LOOP(every_type_and_reduction_is_checked, 0, OPERATIONS)
 {
 	ck_assert_int_eq(perf(3, operations[_i].name, "-b", "1000", "-e", "1000", "-d", "all", "-o", "all", "-r", "all",
 			      "-w", "0", FEW, NULL),
@@ -216,9 +173,8 @@ START_TEST(every_type_and_reduction_is_checked)
 	ck_assert_int_eq(rows(), perf_type_count * (strcmp(operations[_i].redop, "none") ? perf_redop_count : 1) *
 					 (operations[_i].rooted ? 3 : 1));
 }
-END_TEST
 
-START_TEST(sizes_go_by_steps_or_by_a_factor)
+TEST(sizes_go_by_steps_or_by_a_factor)
 {
 	ck_assert_int_eq(perf(1, "allreduce", "-b", "1K", "-e", "4K", "-i", "1K", FEW, NULL), 0);
 	ck_assert_int_eq(rows(), 4);
@@ -227,9 +183,8 @@ START_TEST(sizes_go_by_steps_or_by_a_factor)
 	ck_assert_int_eq(perf(1, "allreduce", "-b", "33M", "-w", "0", "-n", "1", NULL), 0);
 	ck_assert_int_eq(rows(), 1);
 }
-END_TEST
 
-START_TEST(wrong_data_is_found)
+TEST_LOOP(wrong_data_is_found, 0, OPERATIONS)
 {
 	struct row row;
 
@@ -239,22 +194,19 @@ START_TEST(wrong_data_is_found)
 	ck_assert_int_eq(row.wrong[1], operations[_i].in_place);
 	ck_assert_ptr_nonnull(strstr(text, operations[_i].in_place ? " : 2 FAILED" : " : 1 FAILED"));
 }
-END_TEST
 
-START_TEST(without_checks_nothing_is_called_right)
+TEST(without_checks_nothing_is_called_right)
 {
 	ck_assert_int_eq(perf(2, "allreduce", "-b", "1K", "-e", "1K", "--spoil", "-c", "0", FEW, NULL), 0);
 	ck_assert_int_eq(times_said(" N/A "), 2);
 }
-END_TEST
 
-START_TEST(too_little_bandwidth_fails)
+TEST(too_little_bandwidth_fails)
 {
 	setenv("NCCL_TESTS_MIN_BW", "1e9", 1);
 	ck_assert_int_eq(perf(2, "allreduce", "-b", "1K", "-e", "1K", FEW, NULL), 1);
 	unsetenv("NCCL_TESTS_MIN_BW");
 }
-END_TEST
 
 static const char *const bad[][4] = {
 	{ "", "an operation is needed", NULL, NULL },
@@ -296,16 +248,15 @@ static const char *const bad[][4] = {
 	{ "allreduce", "unrecognized option", "--nonsense", NULL },
 };
 
-START_TEST(what_makes_no_sense_is_said_once)
+TEST_LOOP(what_makes_no_sense_is_said_once, 0, sizeof(bad) / sizeof(bad[0]))
 {
 	int code = *bad[_i][0] ? perf(2, bad[_i][0], bad[_i][2], bad[_i][3], NULL) : perf(2, NULL);
 
 	ck_assert_msg(code == 64, "%s %s: code %d: %s", bad[_i][0], bad[_i][2], code, text);
 	ck_assert_msg(times_said(bad[_i][1]) == 1, "%s %s: %s", bad[_i][0], bad[_i][2], text);
 }
-END_TEST
 
-START_TEST(what_two_hops_lack_is_said_with_what_would_be_right)
+TEST(what_two_hops_lack_is_said_with_what_would_be_right)
 {
 	ck_assert_int_eq(perf(2, "dispatch", "--device=0", "--preset=ht", "--rows=int4", NULL), 64);
 	ck_assert_ptr_nonnull(strstr(text, "--rows is int4: take bf16 or e4m3, or --preset compact"));
@@ -316,18 +267,16 @@ START_TEST(what_two_hops_lack_is_said_with_what_would_be_right)
 	ck_assert_ptr_nonnull(strstr(text, "COVEY_LATE_MS is 50: unset it, or take --preset compact"));
 	unsetenv("COVEY_LATE_MS");
 }
-END_TEST
 
-START_TEST(without_a_store_it_fails_with_a_cause)
+TEST(without_a_store_it_fails_with_a_cause)
 {
 	unsetenv("COVEY_STORE");
 	ck_assert_int_eq(perf(0, "allreduce", NULL), 2);
 	ck_assert_ptr_nonnull(strstr(text, "joining the group"));
 }
-END_TEST
 
 /* Each under the number that it was started as, where the group has not said one. */
-START_TEST(who_cannot_join_says_which_rank_it_is)
+TEST(who_cannot_join_says_which_rank_it_is)
 {
 	setenv("COVEY_QUEUES", "nothing", 1);
 	ck_assert_int_eq(perf(2, "barrier", NULL), 2);
@@ -335,16 +284,14 @@ START_TEST(who_cannot_join_says_which_rank_it_is)
 	ck_assert_ptr_nonnull(strstr(text, "[0] ep-perf: rank 0: joining the group: "));
 	ck_assert_ptr_nonnull(strstr(text, "[1] ep-perf: rank 1: joining the group: "));
 }
-END_TEST
 
-START_TEST(it_gives_up_when_the_time_is_over)
+TEST(it_gives_up_when_the_time_is_over)
 {
 	ck_assert_int_eq(perf(2, "allreduce", "-b", "8", "-e", "8", "-T", "1", "-n", "100000000", NULL), 2);
 	ck_assert_ptr_nonnull(strstr(text, "the time of -T is over"));
 }
-END_TEST
 
-START_TEST(a_death_has_its_columns)
+TEST_LOOP(a_death_has_its_columns, 0, OPERATIONS)
 {
 	struct row row;
 	const char *at;
@@ -367,10 +314,9 @@ START_TEST(a_death_has_its_columns)
 	ck_assert_int_eq(row.wrong[1], 0);
 	ck_assert_ptr_nonnull(strstr(text, "# Out of bounds values : 0 OK"));
 }
-END_TEST
 
 /* Rank 0 is struck: the next one tells. The stopped rank goes on and ends, or ep-run would not. */
-START_TEST(a_stopped_rank_is_left_out)
+TEST(a_stopped_rank_is_left_out)
 {
 	struct row row;
 
@@ -380,14 +326,13 @@ START_TEST(a_stopped_rank_is_left_out)
 	ck_assert_double_eq(row.tail[6], 2);
 	ck_assert_ptr_nonnull(strstr(text, "[1] # rank 0 was stopped: 2 ranks from here"));
 }
-END_TEST
 
 static const char *const codes[][2] = {
 	{ "bf16", "plain" }, { "e4m3", "plain" }, { "int8", "plain" },
 	{ "int4", "int8" },  { "bf16", "int8" },  { "e4m3_pow2", "plain" },
 };
 
-START_TEST(rows_of_codes_are_checked)
+TEST_LOOP(rows_of_codes_are_checked, 0, sizeof(codes) / sizeof(codes[0]))
 {
 	char rows[24], back[16];
 
@@ -397,9 +342,8 @@ START_TEST(rows_of_codes_are_checked)
 			      back, FEW, NULL),
 			 0);
 }
-END_TEST
 
-START_TEST(dispatch_and_combine_are_checked)
+TEST(dispatch_and_combine_are_checked)
 {
 	ck_assert_int_eq(
 		perf(3, "dispatch", "--tokens", "20", "--hidden", "64", "--topk", "3", "--experts", "7", FEW, NULL), 0);
@@ -408,7 +352,6 @@ START_TEST(dispatch_and_combine_are_checked)
 	ck_assert_int_eq(perf(2, "combine", "--tokens", "20", "--hidden", "64", "--spoil", FEW, NULL), 1);
 	ck_assert_ptr_nonnull(strstr(text, "# Out of bounds values : 2 FAILED"));
 }
-END_TEST
 
 static json_t *written(const char *file)
 {
@@ -420,7 +363,7 @@ static json_t *written(const char *file)
 	return all;
 }
 
-START_TEST(json_says_what_the_table_says)
+TEST(json_says_what_the_table_says)
 {
 	char file[] = "/tmp/covey-test-XXXXXX";
 	const char *at = text;
@@ -452,9 +395,8 @@ START_TEST(json_says_what_the_table_says)
 	}
 	json_decref(all);
 }
-END_TEST
 
-START_TEST(json_of_a_barrier_and_of_dispatch)
+TEST(json_of_a_barrier_and_of_dispatch)
 {
 	char file[] = "/tmp/covey-test-XXXXXX";
 	json_t *all;
@@ -471,9 +413,8 @@ START_TEST(json_of_a_barrier_and_of_dispatch)
 			 8);
 	json_decref(all);
 }
-END_TEST
 
-START_TEST(a_plot_is_an_svg)
+TEST(a_plot_is_an_svg)
 {
 	char file[] = "/tmp/covey-test-XXXXXX", drawn[65536];
 	FILE *f;
@@ -492,9 +433,8 @@ START_TEST(a_plot_is_an_svg)
 	ck_assert_int_eq(perf(1, "allreduce", "-b", "8", "-e", "8", "--plot", "/nonexistent/x.svg", FEW, NULL), 2);
 	ck_assert_int_eq(perf(1, "allreduce", "-b", "8", "-e", "8", "--json", "/nonexistent/x", FEW, NULL), 2);
 }
-END_TEST
 
-START_TEST(quantiles_are_within_two_per_cent)
+TEST(quantiles_are_within_two_per_cent)
 {
 	static struct perf_hist hist;
 
@@ -508,9 +448,8 @@ START_TEST(quantiles_are_within_two_per_cent)
 	perf_hist_add(&hist, UINT64_MAX);
 	ck_assert_double_ge(perf_hist_us(&hist, 1), 1000);
 }
-END_TEST
 
-START_TEST(numbers_are_those_of_their_type)
+TEST(numbers_are_those_of_their_type)
 {
 	const struct perf_type types[] = { { "half", 0, 2, PERF_HALF }, { "bf16", 0, 2, PERF_BF16 } };
 	const struct perf_redop avg = { "avg", 0, PERF_AVG };
@@ -539,48 +478,10 @@ START_TEST(numbers_are_those_of_their_type)
 	perf_fold(&types[1], &avg, thirds, 3, &got);
 	ck_assert_uint_eq(got, 0x3eab);
 }
-END_TEST
-
-static Suite *perf_suite(void)
-{
-	const int all = sizeof(operations) / sizeof(operations[0]);
-	Suite *suite = suite_create("tools/perf");
-	TCase *tcase = tcase_create("tables");
-
-	tcase_add_loop_test(tcase, columns_are_those_of_nccl_tests, 0, all);
-	tcase_add_test(tcase, a_barrier_has_one_row);
-	tcase_add_loop_test(tcase, every_type_and_reduction_is_checked, 0, all);
-	tcase_add_test(tcase, sizes_go_by_steps_or_by_a_factor);
-	tcase_add_loop_test(tcase, wrong_data_is_found, 0, all);
-	tcase_add_test(tcase, without_checks_nothing_is_called_right);
-	tcase_add_test(tcase, too_little_bandwidth_fails);
-	tcase_add_test(tcase, dispatch_and_combine_are_checked);
-	tcase_add_loop_test(tcase, rows_of_codes_are_checked, 0, sizeof(codes) / sizeof(codes[0]));
-	tcase_add_test(tcase, json_says_what_the_table_says);
-	tcase_add_test(tcase, json_of_a_barrier_and_of_dispatch);
-	tcase_add_test(tcase, a_plot_is_an_svg);
-	suite_add_tcase(suite, tcase);
-	tcase = tcase_create("refusals");
-	tcase_add_test(tcase, what_two_hops_lack_is_said_with_what_would_be_right);
-	tcase_add_loop_test(tcase, what_makes_no_sense_is_said_once, 0, sizeof(bad) / sizeof(bad[0]));
-	tcase_add_test(tcase, without_a_store_it_fails_with_a_cause);
-	tcase_add_test(tcase, it_gives_up_when_the_time_is_over);
-	tcase_add_test(tcase, who_cannot_join_says_which_rank_it_is);
-	suite_add_tcase(suite, tcase);
-	tcase = tcase_create("strokes");
-	tcase_add_loop_test(tcase, a_death_has_its_columns, 0, all);
-	tcase_add_test(tcase, a_stopped_rank_is_left_out);
-	suite_add_tcase(suite, tcase);
-	tcase = tcase_create("arithmetic");
-	tcase_add_test(tcase, quantiles_are_within_two_per_cent);
-	tcase_add_test(tcase, numbers_are_those_of_their_type);
-	suite_add_tcase(suite, tcase);
-	return suite;
-}
 
 int main(void)
 {
 	if (system("command -v redis-server >/dev/null 2>&1"))
 		return 77;
-	return suite_run(perf_suite());
+	return suite_run(SUITE(.name = "tools/perf"));
 }
