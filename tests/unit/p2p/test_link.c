@@ -34,6 +34,13 @@ static void pair(int transport_a, int transport_b, const char *host_a, const cha
 	rig_open(&rig, 1, &b);
 }
 
+static void linked(int transport_a, int transport_b, const char *host_a, const char *host_b)
+{
+	pair(transport_a, transport_b, host_a, host_b);
+	rig_connect(&rig);
+	rig_run(&rig, rig_both_up);
+}
+
 static int a_down(struct rig *r)
 {
 	return r->rank[0].downs > 0;
@@ -73,9 +80,7 @@ static int readable(const uint8_t *at)
 
 TEST(shm_view_is_the_owner_in_one_process)
 {
-	pair(0, 0, "", "");
-	rig_connect(&rig);
-	rig_run(&rig, rig_both_up);
+	linked(0, 0, "", "");
 	ck_assert_ptr_eq(cvy_mesh_view(rig.rank[0].mesh, 1), cvy_mesh_own(rig.rank[1].mesh));
 	ck_assert_ptr_eq(cvy_mesh_view(rig.rank[0].mesh, 0), cvy_mesh_own(rig.rank[0].mesh));
 	ck_assert_str_eq(cvy_mesh_link(rig.rank[0].mesh, 1)->ops->name, "shm");
@@ -94,9 +99,7 @@ TEST(four_mebibytes_arrive_whole)
 		big[i] = (uint8_t)(i * 2654435761u >> 24);
 		sum = sum * 31 + big[i];
 	}
-	pair(0, 0, "", "");
-	rig_connect(&rig);
-	rig_run(&rig, rig_both_up);
+	linked(0, 0, "", "");
 	ck_assert_int_eq(cvy_mesh_send(rig.rank[1].mesh, 0, 100, CVY_MSG_GIVE, 3, big, CVY_MSG_MAX), 0);
 	rig_run(&rig, a_msg);
 	ck_assert_uint_eq(rig.rank[0].bytes, CVY_MSG_MAX);
@@ -110,9 +113,7 @@ TEST(a_link_whose_peer_does_not_read_goes_down)
 	uint8_t *big = calloc(1, CVY_MSG_MAX);
 	int err = 0;
 
-	pair(0, 0, "", "");
-	rig_connect(&rig);
-	rig_run(&rig, rig_both_up);
+	linked(0, 0, "", "");
 	for (int i = 0; i < 4 && !err; i++)
 		err = cvy_mesh_send(rig.rank[1].mesh, 0, 100, CVY_MSG_GIVE, 3, big, CVY_MSG_MAX);
 	ck_assert_int_eq(err, COVEY_ERR_PEER);
@@ -131,9 +132,7 @@ TEST(tcp_puts_come_before_their_signal_and_a_fence_gives_fresh_memory)
 	uint8_t *own;
 	uint64_t deadline = cvy_now_ns() + RIG_BOUND_NS;
 
-	pair(0, 0, "one", "two");
-	rig_connect(&rig);
-	rig_run(&rig, rig_both_up);
+	linked(0, 0, "one", "two");
 	l = cvy_mesh_layout(rig.rank[1].mesh);
 	own = cvy_mesh_own(rig.rank[1].mesh);
 	page = (struct cvy_page *)own;
@@ -242,9 +241,7 @@ TEST(a_bad_data_frame_ends_only_its_link)
 	uint64_t deadline = cvy_now_ns() + RIG_BOUND_NS;
 	short events;
 
-	pair(0, 0, "one", "two");
-	rig_connect(&rig);
-	rig_run(&rig, rig_both_up);
+	linked(0, 0, "one", "two");
 	out = cvy_mesh_link(rig.rank[1].mesh, 0);
 	in = cvy_mesh_link(rig.rank[0].mesh, 1);
 	ck_assert_int_eq(send(out->ops->fd(out, 0, &events), &bad, sizeof(bad), 0), sizeof(bad));
@@ -258,9 +255,7 @@ TEST(a_bad_data_frame_ends_only_its_link)
 
 TEST(tcp_on_one_host_still_shows_the_page)
 {
-	pair(COVEY_TRANSPORT_TCP, 0, "", "");
-	rig_connect(&rig);
-	rig_run(&rig, rig_both_up);
+	linked(COVEY_TRANSPORT_TCP, 0, "", "");
 	ck_assert_str_eq(cvy_mesh_link(rig.rank[0].mesh, 1)->ops->name, "tcp");
 	ck_assert_ptr_ne(cvy_mesh_view(rig.rank[0].mesh, 1), cvy_mesh_own(rig.rank[1].mesh));
 	ck_assert_uint_eq(cvy_mesh_page(rig.rank[0].mesh, 1)->inc, 101);
@@ -367,9 +362,7 @@ TEST(who_names_an_interface_calls_from_it)
 
 static void relink(const char *host_b, const char *kind)
 {
-	pair(0, 0, "", host_b);
-	rig_connect(&rig);
-	rig_run(&rig, rig_both_up);
+	linked(0, 0, "", host_b);
 	shutdown(rig.rank[1].mesh->peer[0]->control->fd, SHUT_RDWR);
 	rig_run(&rig, both_down);
 	rig_connect(&rig);

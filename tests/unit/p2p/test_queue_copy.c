@@ -100,6 +100,11 @@ static void open_sender(uint64_t quiet_ns)
 	cvy_copy_sender_link(sender, &link_);
 }
 
+static void close_sender(void)
+{
+	cvy_copy_sender_close(sender);
+}
+
 static int put(uint64_t local, uint64_t remote, uint64_t bytes)
 {
 	struct cvy_ring_command c = { .op = CVY_RING_PUT, .local = local, .remote = remote, .bytes = bytes };
@@ -144,7 +149,6 @@ TEST(a_batch_is_few_copies_and_all_arrives)
 
 		ck_assert_int_eq(far_end[i], of_rows || joined ? near_end[i] : apart ? near_end[i - 10000] : 0);
 	}
-	cvy_copy_sender_close(sender);
 }
 
 TEST(a_signal_stands_between_the_puts_around_it)
@@ -165,7 +169,6 @@ TEST(a_signal_stands_between_the_puts_around_it)
 	ck_assert_uint_eq(engine.call[3].value, 8);
 	go();
 	ck_assert_uint_eq(done(&status), 5);
-	cvy_copy_sender_close(sender);
 }
 
 TEST(puts_that_overlap_keep_their_order)
@@ -181,7 +184,6 @@ TEST(puts_that_overlap_keep_their_order)
 	ck_assert_int_eq(far_end[505], near_end[3005]);
 	ck_assert_int_eq(far_end[520], near_end[2070]);
 	ck_assert_int_eq(far_end[599], near_end[1099]);
-	cvy_copy_sender_close(sender);
 }
 
 /* Until then nothing goes (0), but where no more can be held; when it is, all at once (1). */
@@ -207,7 +209,6 @@ TEST_LOOP(commands_are_held_until_it_is_quiet, 0, 2)
 	ck_assert_uint_eq(engine.call[0].rows, n);
 	go();
 	ck_assert_uint_eq(done(&status), n);
-	cvy_copy_sender_close(sender);
 }
 
 /* Two batches are under way: the rest waits, presses back when there is no room, and goes as one. */
@@ -234,7 +235,6 @@ TEST(what_comes_meanwhile_is_held)
 	while (engine.reached < engine.marks)
 		go();
 	ck_assert_uint_eq(done(&status), n);
-	cvy_copy_sender_close(sender);
 }
 
 TEST(what_cannot_be_is_refused)
@@ -247,7 +247,6 @@ TEST(what_cannot_be_is_refused)
 	ck_assert_int_eq(tell(BYTES, 1), COVEY_ERR_INVAL);
 	ck_assert_int_eq(tell(4, 1), COVEY_ERR_INVAL);
 	ck_assert_int_eq(link_.post(link_.ctx, &add), COVEY_ERR_INVAL);
-	cvy_copy_sender_close(sender);
 }
 
 TEST_LOOP(a_copier_that_fails_fails_the_queue, 0, 2)
@@ -266,7 +265,6 @@ TEST_LOOP(a_copier_that_fails_fails_the_queue, 0, 2)
 	ck_assert_uint_eq(done(&status), 1);
 	ck_assert_uint_ne(status, 0);
 	ck_assert_int_eq(put(16, 16, 8), COVEY_ERR_PEER);
-	cvy_copy_sender_close(sender);
 }
 
 /* Any puts and signals, laid beside what plain copies in their order give. */
@@ -305,10 +303,9 @@ TEST_LOOP(whatever_is_posted_arrives_as_posted, 0, 10)
 	while (done(&status) < (uint64_t)ticket)
 		go();
 	ck_assert(!memcmp(expected, far_end, BYTES));
-	cvy_copy_sender_close(sender);
 }
 
 int main(void)
 {
-	return suite_run(SUITE(.name = "p2p/queue_copy"));
+	return suite_run(SUITE(.name = "p2p/queue_copy", .teardown = close_sender));
 }

@@ -80,7 +80,6 @@ TEST(who_shows_its_cookie_is_let_in)
 	struct cvy_knock *knock;
 	char byte = 7;
 
-	open_all();
 	ck_assert_int_eq(cvy_door_expect(door, 3, &cookie), 0);
 	ck_assert_int_eq(cvy_door_dial(door, cvy_door_name(door), &cookie, 5, call, &knock), 0);
 	run(1, 1, -1);
@@ -93,7 +92,6 @@ TEST(who_shows_its_cookie_is_let_in)
 	ck_assert_int_eq(byte, 7);
 	close(came[1]);
 	close(called[1]);
-	close_all();
 }
 
 enum how { WRONG, USED, FORGOTTEN, HOWS };
@@ -103,7 +101,6 @@ TEST_LOOP(nobody_else_is, WRONG, HOWS)
 	struct cvy_cookie cookie;
 	struct cvy_knock *knock;
 
-	open_all();
 	ck_assert_int_eq(cvy_door_expect(door, 3, &cookie), 0);
 	if (_i == USED) {
 		ck_assert_int_eq(cvy_door_dial(door, cvy_door_name(door), &cookie, 5, call, &knock), 0);
@@ -121,7 +118,6 @@ TEST_LOOP(nobody_else_is, WRONG, HOWS)
 	run(0, 0, called[1]);
 	ck_assert_int_eq(comes, 0);
 	close(called[1]);
-	close_all();
 }
 
 TEST(a_call_that_is_not_taken_says_why)
@@ -129,7 +125,6 @@ TEST(a_call_that_is_not_taken_says_why)
 	struct cvy_cookie cookie = { { 0 } };
 	struct cvy_knock *knock;
 
-	open_all();
 	called[1] = 0;
 	/* Of a port that nobody listens at: the connection is refused, now or in a moment. */
 	if (!cvy_door_dial(door, "tcp:127.0.0.1:1", &cookie, 5, call, &knock)) {
@@ -139,10 +134,9 @@ TEST(a_call_that_is_not_taken_says_why)
 	ck_assert_int_lt(cvy_door_dial(door, "nonsense", &cookie, 5, call, &knock), 0);
 	ck_assert_int_eq(cvy_door_dial(door, cvy_door_name(door), &cookie, 5, call, &knock), 0);
 	cvy_door_hang_up(knock);
-	close_all();
 }
 
 int main(void)
 {
-	return suite_run(SUITE(.name = "p2p/queue_door", .timeout_s = 60));
+	return suite_run(SUITE(.name = "p2p/queue_door", .setup = open_all, .teardown = close_all, .timeout_s = 60));
 }

@@ -61,6 +61,18 @@ static uint64_t link_done(void *ctx, uint64_t *status)
 	return l->done;
 }
 
+static void attach(uint32_t i, struct link *l)
+{
+	struct cvy_proxy_link link = { .ctx = l,
+				       .local_bytes = BYTES,
+				       .remote_bytes = BYTES,
+				       .post = link_post,
+				       .flush = link_flush,
+				       .done = link_done };
+
+	ck_assert_int_eq(cvy_proxy_attach(proxy, i, &link), 0);
+}
+
 static void open_ring(uint32_t depth)
 {
 	struct cvy_proxy_args args = { .depth = depth, .queues = 4, .wait_ticks = WAIT_NS, .abort = &stop };
@@ -69,16 +81,14 @@ static void open_ring(uint32_t depth)
 	stop = 0;
 	ck_assert_int_eq(cvy_proxy_open(&args, &proxy), 0);
 	for (uint32_t i = 0; i < 2; i++) {
-		struct cvy_proxy_link link = { .ctx = &links[i],
-					       .local_bytes = BYTES,
-					       .remote_bytes = BYTES,
-					       .post = link_post,
-					       .flush = link_flush,
-					       .done = link_done };
-
-		ck_assert_int_eq(cvy_proxy_attach(proxy, i, &link), 0);
+		attach(i, &links[i]);
 		cvy_proxy_queue(proxy, i, &q[i]);
 	}
+}
+
+static void close_ring(void)
+{
+	cvy_proxy_close(proxy);
 }
 
 TEST(each_bit_of_a_command_comes_out)
@@ -112,25 +122,22 @@ TEST(each_bit_of_a_command_comes_out)
 }
 
 /* Only one half is there, first the one, then the other: no command until both are. */
-TEST(half_a_command_is_none)
+TEST_LOOP(half_a_command_is_none, 0, 2)
 {
 	struct cvy_ring_command c = { .op = CVY_RING_SIGNAL, .queue = 0, .remote = 64, .value = 5 };
 	uint64_t w[2];
 
-	for (int half = 0; half < 2; half++) {
-		open_ring(4);
-		cvy_ring_pack(&c, CVY_RING_LAP, w);
-		cvy_q_store(&q[0].ring.slots[half], w[half]);
-		for (int i = 0; i < 2000; i++)
-			cvy_q_pause();
-		ck_assert_uint_eq(cvy_q_load(q[0].ring.tail), 0);
-		cvy_q_store(&q[0].ring.slots[!half], w[!half]);
-		while (!cvy_q_load(q[0].ring.tail)) /* the test's own time bounds it */
-			cvy_q_pause();
-		while (cvy_q_load((uint64_t *)(links[0].far + 64)) != 5)
-			cvy_q_pause();
-		cvy_proxy_close(proxy);
-	}
+	open_ring(4);
+	cvy_ring_pack(&c, CVY_RING_LAP, w);
+	cvy_q_store(&q[0].ring.slots[_i], w[_i]);
+	for (int i = 0; i < 2000; i++)
+		cvy_q_pause();
+	ck_assert_uint_eq(cvy_q_load(q[0].ring.tail), 0);
+	cvy_q_store(&q[0].ring.slots[!_i], w[!_i]);
+	while (!cvy_q_load(q[0].ring.tail)) /* the test's own time bounds it */
+		cvy_q_pause();
+	while (cvy_q_load((uint64_t *)(links[0].far + 64)) != 5)
+		cvy_q_pause();
 }
 
 static void *poster(void *arg)
@@ -167,7 +174,6 @@ TEST_LOOP(posters_share_a_ring, 0, 2)
 		ck_assert_ptr_nonnull(result);
 	}
 	ck_assert_uint_eq(*(uint64_t *)links[0].far + *(uint64_t *)links[1].far, POSTERS * EACH);
-	cvy_proxy_close(proxy);
 }
 
 /* One queue's link does nothing more; the other's tickets still complete. */
@@ -189,7 +195,6 @@ TEST(one_dead_peer_holds_up_no_other)
 	ck_assert_uint_eq(cvy_proxy_status(proxy, 0), 0x15);
 	ck_assert_int_eq(cvy_queue_signal(&q[0], 0, 1), CVY_QUEUE_FAILED);
 	ck_assert_int_eq(cvy_queue_await(&q[1], cvy_queue_signal(&q[1], 0, 201)), 1);
-	cvy_proxy_close(proxy);
 }
 
 TEST(a_full_ring_presses_back)
@@ -217,18 +222,11 @@ TEST(a_full_ring_presses_back)
 	q[0].wait_ticks = WAIT_NS;
 	ck_assert_int_eq(cvy_queue_await(&q[0], last), 1);
 	ck_assert_int_eq(cvy_queue_put(&q[0], 0, 0, BYTES + 1), CVY_QUEUE_RANGE);
-	cvy_proxy_close(proxy);
 }
 
 /* A queue whose link was taken away fails; another link begins with a clean status. */
 TEST(links_are_replaced)
 {
-	struct cvy_proxy_link link = { .ctx = &links[1],
-				       .local_bytes = BYTES,
-				       .remote_bytes = BYTES,
-				       .post = link_post,
-				       .flush = link_flush,
-				       .done = link_done };
 	int64_t t;
 
 	open_ring(8);
@@ -236,15 +234,14 @@ TEST(links_are_replaced)
 	cvy_proxy_detach(proxy, 0);
 	t = cvy_queue_signal(&q[0], 8, 2);
 	ck_assert_int_eq(t, CVY_QUEUE_FAILED);
-	ck_assert_int_eq(cvy_proxy_attach(proxy, 0, &link), 0);
+	attach(0, &links[1]);
 	t = cvy_queue_signal(&q[0], 8, 3);
 	ck_assert_int_eq(cvy_queue_await(&q[0], t), 1);
 	ck_assert_uint_eq(*(uint64_t *)(links[0].far + 8), 1);
 	ck_assert_uint_eq(*(uint64_t *)(links[1].far + 8), 3);
-	cvy_proxy_close(proxy);
 }
 
 int main(void)
 {
-	return suite_run(SUITE(.name = "p2p/queue_ring"));
+	return suite_run(SUITE(.name = "p2p/queue_ring", .teardown = close_ring));
 }
