@@ -38,6 +38,22 @@ def test_all_survivors_raise_alike(ranks):
     assert answers[0] == answers[2] and answers[0][1] == 2
 
 
+def dropped(group):
+    part = group.split_group([0, 1], timeout=timedelta(seconds=60))
+    part.allreduce([torch.ones(2)]).get_future().wait()
+    dist.barrier()
+    if group.rank() == 0:
+        del part
+    else:
+        with pytest.raises(covey.errors.PeerError):
+            part.allreduce([torch.ones(2)]).wait()
+    dist.barrier()
+
+
+def test_a_group_without_references_ends_at_once(ranks):
+    ranks.run(2, dropped, device="none")
+
+
 def goes_on(group):
     means = []
     for step in range(20):

@@ -22,18 +22,18 @@ class AnySource:
     """The receives of a group that are under way for nobody in particular."""
 
     def __init__(self, group: Any):
-        self._group = group  # the process group
+        self._group = group  # covey.Group
         self.waiting: Dict[Tuple[int, int], Tuple[torch.Tensor, Any]] = {}  # by peer and tag: memory, covey.Work
 
     def epoch(self) -> int:
-        return self._group.covey.view().epoch
+        return self._group.view().epoch
 
     def has(self, peer: int, tag: int) -> bool:
         return (peer, tag) in self.waiting
 
     def begin(self, count: int, tag: int) -> List[int]:
         """Starts what is not under way: a receive of @count bytes from each peer. Returns the peers."""
-        group = self._group.covey
+        group = self._group
         peers = sorted(group.view().members - {group.rank})
         for peer in peers:
             known = self.waiting.get((peer, tag))

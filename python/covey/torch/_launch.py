@@ -79,7 +79,7 @@ class Launcher(_Base):
         self._admitted_ranks: frozenset = frozenset(range(group.size)) if founds else frozenset()
         self._error: Optional[BaseException] = None  # of the last operation on the host that failed, until admit()
         self._finisher = Finisher(group)
-        self._monitor, self._anysource = Monitor(self), AnySource(self)
+        self._monitor, self._anysource = Monitor(group), AnySource(group)
         self._launched = self._collectives = 0  # operations on the device; those that all ranks launch
         self._last: Any = None  # the stream of the last one
         self._last_address: Optional[int] = None  # of that stream, if it was not captured

@@ -18,7 +18,7 @@ class Monitor:
     """The monitored barriers of a group."""
 
     def __init__(self, group: Any):
-        self._group = group  # the process group
+        self._group = group  # covey.Group
         self._round = 0  # number of the present one, alike on all ranks
         self._awaited: dict = {}  # receives under way, by peer: what has timed out the next barrier continues
 
@@ -30,9 +30,9 @@ class Monitor:
     def barrier(self, seconds: Optional[float], all_missing: bool) -> None:
         """Raises TimeoutError: on rank 0 with the missing ranks, elsewhere if rank 0 does not confirm."""
         self._round += 1
-        rank = self._group.rank()
+        rank = self._group.rank
         until = None if seconds is None else time.monotonic() + seconds
-        view = self._group.covey.view()
+        view = self._group.view()
         others = sorted(view.members - {rank})
         with errors_of_torch():
             if rank:
@@ -50,14 +50,14 @@ class Monitor:
                 self._tell(r)
 
     def _tell(self, peer: int) -> None:
-        self._group.covey.send(torch.tensor([self._round]), peer, _TAG)
+        self._group.send(torch.tensor([self._round]), peer, _TAG)
 
     def _came(self, peer: int, until: Optional[float]) -> bool:
         """Has @peer come to this barrier? What it said at one before, that timed out here, does not count."""
         while True:
             if peer not in self._awaited:
                 room = torch.zeros(1, dtype=torch.int64)
-                self._group.covey._recv_known(self._awaited, peer, room, peer, _TAG)
+                self._group._recv_known(self._awaited, peer, room, peer, _TAG)
             room, work = self._awaited[peer]
             try:
                 work.wait(None if until is None else max(0.0, until - time.monotonic()))

@@ -53,10 +53,11 @@ class Finisher:
 
     def _run(self) -> None:
         while True:
+            work = None  # the last one may be all that keeps its group
             try:
                 work = self._queue.get(timeout=IDLE_S)
             except queue.Empty:
-                work = None
+                pass
             if work:
                 work._finish_future()
                 continue
