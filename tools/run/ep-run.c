@@ -302,8 +302,10 @@ static void fill_from_environment(struct run_options *opt)
 	if ((!text || !*text) && getrandom(&job, sizeof(job), 0) == sizeof(job))
 		snprintf(opt->job, sizeof(opt->job), "run.%016llx", (unsigned long long)job);
 	text = getenv("MASTER_ADDR");
-	if ((!text || !*text) && opt->forming && !opt->launch_count)
-		opt->meeting = run_free_port("0.0.0.0");
+	if ((!text || !*text) && opt->forming && !opt->launch_count) {
+		text = getenv("MASTER_PORT");
+		opt->meeting = text && *text ? atoi(text) : run_free_port("0.0.0.0");
+	}
 	if (opt->meeting < 0) /* then programs that want it say so */
 		opt->meeting = 0;
 	text = getenv("COVEY_MAX_RANKS");

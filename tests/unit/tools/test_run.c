@@ -96,6 +96,14 @@ TEST(run_sets_the_environment)
 	assert_has("[2] 3 3 64 0 b covey redis+unix: first 127.0.0.1 port\n");
 }
 
+TEST(run_keeps_a_port_for_torch)
+{
+	setenv("MASTER_PORT", "29123", 1);
+	ck_assert_int_eq(shell(NULL, NULL, "echo $MASTER_ADDR $MASTER_PORT"), 0);
+	unsetenv("MASTER_PORT");
+	assert_has("[2] 127.0.0.1 29123\n");
+}
+
 /* A TMPDIR that would have to be escaped in a URL or in the settings of a store is not used, and that is said. */
 TEST(run_lives_with_any_tmpdir)
 {
