@@ -92,6 +92,28 @@ static void in_order(struct chaos_run *run, const struct chaos_worker *w, int gr
 			    (unsigned long long)last->mask, (unsigned long long)record->mask);
 }
 
+/* Nobody has the part of a rank that was left behind: it had not called. A combine may lack all rows of a failed dispatch. */
+static void look_behind(struct chaos_run *run, int desk, int group, struct chaos_entry *entry,
+			const struct chaos_record *record)
+{
+	int member = 0;
+
+	if (record->status || record->slip || record->epoch < entry->epoch ||
+	    (record->op != CHAOS_W_DISPATCH && record->op != CHAOS_W_COMBINE))
+		return;
+	chaos_in_group(run->crew, group, run->worker[desk].rank, &member);
+	if (record->epoch > entry->epoch)
+		entry->named = entry->behind = 0;
+	entry->epoch = record->epoch;
+	entry->named |= record->mask;
+	entry->behind |= (uint64_t)(was_left_behind(record) && !run->worker[desk].last[group].status) << member;
+	if (entry->named & entry->behind)
+		chaos_wrong(run,
+			    "group %d seq %llu, %s, in epoch %u: masks name members %#llx, and %#llx were left behind",
+			    group, (unsigned long long)record->seq, chaos_work_names[record->op], record->epoch,
+			    (unsigned long long)entry->named, (unsigned long long)entry->behind);
+}
+
 static void dispute(struct chaos_run *run, int desk, int group, const struct chaos_record *a,
 		    const struct chaos_entry *entry)
 {
@@ -174,6 +196,7 @@ void chaos_check(struct chaos_run *run, int desk, int group, const struct chaos_
 	if (entry->record.seq < record->seq)
 		*entry = (struct chaos_entry){ .record = *record };
 	count_slip(run, entry, record);
+	look_behind(run, desk, group, entry, record);
 	run->compared += entry->owners != 0;
 	if (!entry->owners) {
 		entry->owners = own;

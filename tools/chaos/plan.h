@@ -253,8 +253,10 @@ struct chaos_event {
 
 struct chaos_entry {
 	struct chaos_record record;
-	uint64_t owners;   /* bits of desks */
-	bool wrong, found; /* a call of it was wrong; some rank got the error */
+	uint64_t owners;	/* bits of desks */
+	bool wrong, found;	/* a call of it was wrong; some rank got the error */
+	uint32_t epoch;		/* of a dispatch or combine: the latest in which it succeeded */
+	uint64_t named, behind; /* in that epoch: members that masks name, and that were left behind */
 };
 
 /* Two ranks logged different outcomes: a fault, unless one side turns out to be fenced. */
