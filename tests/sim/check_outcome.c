@@ -230,22 +230,35 @@ uint64_t check_contributors(const struct sim_view *v, uint64_t seq)
 	return mask;
 }
 
-/* With a deadline others may complete it before this rank begins: then nothing is here, not even its own part. */
-static int came_too_late(const struct call *c, uint64_t mask)
+/* Ranks that left @p out. */
+static uint64_t left_out_by(const struct proc *p, const struct call *c, const struct sim_view *v)
 {
-	return (c->shape.timed || c->shape.choosy) && !mask;
+	uint64_t mask = 0;
+
+	for (int r = 0; r < SIM_RANKS && c->shape.choosy; r++)
+		if (v->inc[r] && r != p->rank && app_ep_leaves_out(v->inc[r], c->seq, p->rank))
+			mask |= 1ull << r;
+	return mask;
 }
 
 /* Ranks that @p left out, or that left it out: no others. */
 static uint64_t left_out(const struct proc *p, const struct call *c, const struct sim_view *v)
 {
-	uint64_t mask = 0;
+	uint64_t mask = left_out_by(p, c, v);
 
 	for (int r = 0; r < SIM_RANKS && c->shape.choosy; r++)
-		if (v->inc[r] && r != p->rank &&
-		    (app_ep_leaves_out(p->inc, c->seq, r) || app_ep_leaves_out(v->inc[r], c->seq, p->rank)))
+		if (v->inc[r] && r != p->rank && app_ep_leaves_out(p->inc, c->seq, r))
 			mask |= 1ull << r;
 	return mask;
+}
+
+/*
+ * With a deadline, or without a rank that they left out, others may complete it before that rank begins: then nothing is
+ * here, not even its own part.
+ */
+static int came_too_late(const struct proc *p, const struct call *c, const struct sim_view *v, uint64_t mask)
+{
+	return !mask && (c->shape.timed || left_out_by(p, c, v));
 }
 
 /*
@@ -277,12 +290,12 @@ static void check_private(struct proc *p, const struct call *c, const struct cov
 	uint64_t mask = res->mask.word[0], lacks = all & ~mask & ~app_ep_excused(p, c, v) & ~left_out(p, c, v);
 
 	expect(p, c, res, !(mask & ~all), "G3: the mask names one who did not contribute");
-	expect(p, c, res, mask >> p->rank & 1 || c->shape.kind == COMBINE || came_too_late(c, mask),
+	expect(p, c, res, mask >> p->rank & 1 || c->shape.kind == COMBINE || came_too_late(p, c, v, mask),
 	       "G3: the mask does not name this rank");
 	expect(p, c, res, !(mask & left_out(p, c, v)), "G3: the mask names one that was left out");
 	expect(p, c, res, p->fenced > res->epoch || (c->late && !c->shape.choosy) || !lacks,
 	       "G3: the mask lacks one though nobody was removed");
-	if (c->shape.choosy && !came_too_late(c, mask))
+	if (c->shape.choosy && !came_too_late(p, c, v, mask))
 		check_left_out_alone(p, c, res, v, lacks);
 }
 
