@@ -14,20 +14,10 @@ from types import ModuleType
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
-from torch.overrides import TorchFunctionMode
+from on_host import OnHost
 
 import covey.ep.deep_ep as ours
 import covey.torch  # noqa: F401
-
-
-class OnHost(TorchFunctionMode):
-    """What is made on "cuda" is made on the host."""
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        kwargs = dict(kwargs or {})
-        if str(kwargs.get("device", "")).startswith("cuda"):
-            kwargs["device"] = "cpu"
-        return function(*args, **kwargs)
 
 
 def bench(function, *args, **kwargs):
