@@ -17,7 +17,7 @@
 #define LOOK_MS 100    /* between two looks */
 #define HELD_MS 300    /* a process alive for this long is not about to be reaped after a kill */
 #define LISTEN_MS 2500 /* two beats and a half are missing */
-#define FORGET_MS 5000 /* as in store/hash.lua: younger beats are never overlooked */
+#define FORGET_MS 5000 /* as in store/life.lua: younger beats are never overlooked */
 
 /* Appends a sentence if all of it fits: a cut one misleads. */
 static void add(char *text, size_t bytes, const char *format, ...) __attribute__((format(printf, 3, 4)));

@@ -425,7 +425,7 @@ static int append_voter(struct cvy_record *record, const struct cvy_record *from
 	return append(record, voter, inc);
 }
 
-#define KEEP_EPOCHS 16 /* epochs with an l: field, as in store/hash.lua */
+#define KEEP_EPOCHS 16 /* epochs with an l: field, as in store/view.lua */
 
 /* Is pair @p of the old record part of the new one? */
 static int stays(const struct cvy_record *to, const struct cvy_field *p, const struct covey_mask *other, uint64_t epoch)

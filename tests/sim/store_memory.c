@@ -234,7 +234,7 @@ struct memory_server *memory_server_new(const char *run_id, const char *master_r
 
 void memory_server_large(struct memory_server *s, int members)
 {
-	static const char name[] = "\nlocal NOTICE_MEMBERS = ";
+	static const char name[] = "\n\tlocal NOTICE_MEMBERS = ";
 	const char *at = must(strstr(cvy_store_lua, name));
 	const size_t before = (size_t)(at - cvy_store_lua) + sizeof(name) - 1;
 	const size_t room = strlen(cvy_store_lua) + 32;

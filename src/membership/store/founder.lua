@@ -1,110 +1,118 @@
 -- SPDX-License-Identifier: Apache-2.0
---
 -- Whether processes that form a group agree, and what they are told if not.
 
+local MAX_RANKS = 4096
+
+-- The arguments of register: the process that asks for a rank, and its findings about processes in its way.
+local function applicant()
+	local lapse, alike = num(arg(11)), {}
+	for i = 15, #ARGV - COMMON do alike[#alike + 1] = one_word(arg(i)) end
+	return { want = arg(1), rank = arg(1) ~= 'any' and num(arg(1)), addr = one_word(arg(2)), host = one_word(arg(3)),
+		 first = arg(4) == '1', world = num(arg(5)), max = num(arg(6)), policy = arg(7), secret = arg(8),
+		 job = one_word(arg(9)), age = tonumber(arg(10)), lapse = lapse > 0 and math.max(lapse, FORGET_MS) or 0,
+		 gone = arg(12), gids = arg(13), tell = arg(14) == '1', alike = alike }
+end
+
 local function shown(value, other) -- shortens a long value to the part where it differs
+	local SHOWN = 48 -- characters of a value in an error text
 	if #value <= SHOWN then return value end
-	local at = 1
+	local at, last = 1, #value - SHOWN + 7
 	while at < #value and value:byte(at) == other:byte(at) do at = at + 1 end
-	at = math.max(1, math.min(at - 10, #value - SHOWN + 7))
-	return (at > 1 and '...' or '') .. value:sub(at, at + SHOWN - 7) .. (at + SHOWN - 7 < #value and '...' or '')
+	at = math.max(1, math.min(at - 10, last))
+	return (at > 1 and '...' or '') .. value:sub(at, at + SHOWN - 7) .. (at < last and '...' or '')
 end
 
 local function pid_of(addr) return addr and addr:match('proc:(%d+)') end
 
-local function process(r, addr) -- `rank 3 (process 1234)`
+local function process(rank, addr) -- `rank 3 (process 1234)`
 	local pid = pid_of(addr)
-	return (r == 'any' and 'a process without a rank' or 'rank ' .. r) .. (pid and ' (process ' .. pid .. ')' or '')
+	return (rank == 'any' and 'a process without a rank' or 'rank ' .. rank) .. (pid and ' (process ' .. pid .. ')' or '')
 end
 
 local function founder() -- the one that has waited longest
 	local first
-	for r in pairs(g.j) do
-		if not first or num(joiner_inc(r)) < num(joiner_inc(first)) then first = r end
+	for rank in pairs(of.joiners) do
+		if not first or num(joiner_inc(rank)) < num(joiner_inc(first)) then first = rank end
 	end
-	return first and process(str(first), word(g.j[first], 3)) or 'the group'
+	return first and process(str(first), word(of.joiners[first], 3)) or 'the group'
 end
 
-local function name_of_group() return KEY:match('{(.*)}') or KEY end
+local function name_and_value(setting) return setting:match('^([^=]+)=(.*)$') end
 
 -- The first setting that must be the same and is not: its name, the group's value, the applicant's value.
-local function unlike(a)
+local function unlike(asker)
 	local theirs = {}
-	for w in (h.alike or ''):gmatch('%S+') do
-		local name, value = w:match('^([^=]+)=(.*)$')
+	for _, setting in ipairs(words(group.alike)) do
+		local name, value = name_and_value(setting)
 		if name then theirs[name] = value end
 	end
-	for _, w in ipairs(a.alike) do
-		local name, value = w:match('^([^=]+)=(.*)$')
+	for _, setting in ipairs(asker.alike) do
+		local name, value = name_and_value(setting)
 		if name and theirs[name] and theirs[name] ~= value then return name, theirs[name], value end
 	end
 end
 
-local function both_known(x, y) return x and y and x ~= '-' and y ~= '-' end
+local function values_differ(name, theirs, ours, where, asker)
+	return name .. ' is ' .. shown(theirs, ours) .. ' in ' .. where .. ' and ' .. shown(ours, theirs) .. ' in ' ..
+		process(asker.want, asker.addr) .. ': all '
+end
 
-local function other_job(a) return both_known(h.job, a.job) and h.job ~= a.job end
+local function other_job(asker) return group.job and group.job ~= '-' and asker.job ~= '-' and group.job ~= asker.job end
 
 -- Why the applicant cannot be a founder of this group: kind, error, text; then the ranks whose death would change that.
-local function conflict(a)
-	if other_job(a) then return 'job', 'BUSY', 'it is being formed by job ' .. h.job .. ', this process is of job ' .. a.job end
-	local name, theirs, ours = 'world', h.world, str(a.world)
-	if theirs == ours then name, theirs, ours = unlike(a) end
+local function conflict(asker)
+	if other_job(asker) then
+		return 'job', 'BUSY', 'it is being formed by job ' .. group.job .. ', this process is of job ' .. asker.job
+	end
+	local name, theirs, ours = 'world', group.world, str(asker.world)
+	if theirs == ours then name, theirs, ours = unlike(asker) end
 	if name then
-		return 'value', 'INVAL', name .. ' is ' .. shown(theirs, ours) .. ' in ' .. founder() .. ' and ' .. shown(ours, theirs) ..
-			' in ' .. process(a.want, a.addr) .. ': all that form a group need the same'
+		return 'value', 'INVAL', values_differ(name, theirs, ours, founder(), asker) .. 'that form a group need the same'
 	end
-	local r = a.want ~= 'any' and num(a.want)
-	if r and g.j[r] then
-		local theirs, ours = pid_of(word(g.j[r], 3)), pid_of(a.addr)
-		local both = theirs and ours and ': process ' .. theirs .. ' has it, process ' .. ours .. ' asks for it' or ''
-		return 'rank', 'BUSY', 'rank ' .. a.want .. ' of ' .. h.world .. ' was given to two processes' .. both .. ' (RANK, COVEY_RANK)',
-			{ [r] = joiner_inc(r) }
+	local rank = asker.rank
+	if rank and of.joiners[rank] then
+		local holder, pid = pid_of(word(of.joiners[rank], 3)), pid_of(asker.addr)
+		local both = holder and pid and ': process ' .. holder .. ' has it, process ' .. pid .. ' asks for it' or ''
+		return 'rank', 'BUSY', 'rank ' .. asker.want .. ' of ' .. group.world .. ' was given to two processes' .. both ..
+			' (RANK, COVEY_RANK)', { [rank] = joiner_inc(rank) }
 	end
-	local members = 0
-	for q in pairs(g.j) do
-		if q < num(h.world) then members = members + 1 end
+	local founders = 0
+	for place in pairs(of.joiners) do
+		if place < num(group.world) then founders = founders + 1 end
 	end
-	if not r and members >= num(h.world) then
-		return 'rank', 'BUSY', 'world is ' .. h.world .. ', and so many processes have come: ' .. process(a.want, a.addr) ..
-			' is one too many'
+	if not rank and founders >= num(group.world) then
+		return 'rank', 'BUSY', 'world is ' .. group.world .. ', and so many processes have come: ' ..
+			process(asker.want, asker.addr) .. ' is one too many'
 	end
 end
 
 -- The reply TAKEN with the ranks in the way. The caller checks them and names the dead ones when it asks again.
 local function taken(kind, why, list)
-	local out, n = reply('TAKEN', 'kind', kind, 'why', why, 'now', str(server_ms())), 0
-	for _, r in ipairs(sorted(list)) do
-		n = n + 1
-		if n <= TAKEN_RANKS then
-			out[#out + 1] = 't:' .. str(r)
-			out[#out + 1] = g.t[r] or '-'
-			local p = g.m[r] and 'm' or 'j'
-			if g[p][r] then
-				out[#out + 1] = p .. ':' .. str(r)
-				out[#out + 1] = g[p][r]
-			end
-		end
+	local TAKEN_RANKS = 64 -- ranks in the way that one reply names
+	local out, in_way = reply('TAKEN', 'kind', kind, 'why', why, 'now', str(server_ms())), sorted(list)
+	for i = 1, math.min(#in_way, TAKEN_RANKS) do
+		local rank, holders = in_way[i], of.members[in_way[i]] and of.members or of.joiners
+		add(out, field_of(of.beats, rank), of.beats[rank] or '-')
+		if holders[rank] then add(out, field_of(holders, rank), holders[rank]) end
 	end
-	out[#out + 1] = 'count'
-	out[#out + 1] = str(n)
+	add(out, 'count', str(#in_way))
 	return out
 end
 
-local function formed_by_others(a)
-	local text = 'world is ' .. h.world .. ' there'
-	if str(a.world) ~= h.world then text = text .. ' and ' .. str(a.world) .. ' here' end
-	local theirs, ours = pid_of(a.want ~= 'any' and word(g.m[num(a.want)], 3)), pid_of(a.addr)
-	if other_job(a) then
-		text = text .. ', job ' .. h.job .. ' there and ' .. a.job .. ' here'
+local function formed_by_others(asker)
+	local text = 'world is ' .. group.world .. ' there'
+	if str(asker.world) ~= group.world then text = text .. ' and ' .. str(asker.world) .. ' here' end
+	local theirs, ours = pid_of(asker.rank and word(of.members[asker.rank], 3)), pid_of(asker.addr)
+	if other_job(asker) then
+		text = text .. ', job ' .. group.job .. ' there and ' .. asker.job .. ' here'
 	elseif theirs and ours then
-		text = text .. ', rank ' .. a.want .. ' is process ' .. theirs .. ' there and process ' .. ours .. ' here'
+		text = text .. ', rank ' .. asker.want .. ' is process ' .. theirs .. ' there and process ' .. ours .. ' here'
 	end
 	return text
 end
 
 local function call_off(err, why)
-	set('ph', 'closed')
-	set('fault', str(server_ms()) .. ' ' .. err .. ' ' .. why)
+	set({ ph = 'closed', fault = join(str(server_ms()), err, why) })
 	tell = true
 	return called_off()
 end

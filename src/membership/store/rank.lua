@@ -1,100 +1,95 @@
 -- SPDX-License-Identifier: Apache-2.0
---
 -- Which rank a process gets, and when all founders have one.
 
 local function any_rank(first)
-	local size, max, low, now = num(h.size), num(h.max), 0, nil
-	if h.ph == 'form' then
-		size = num(h.world)
+	local STALE_MS = 10000 -- a joiner without a beat for this long loses its rank to `any`
+	local size, low, now = num(group.size), 0, nil
+	if group.ph == 'form' then
+		size = num(group.world)
 		low = first and 0 or size -- the places of founders are not for joiners
 	end
-	local function free(r, patience)
-		if g.m[r] or not g.j[r] then return not g.m[r] end
+	local function free(rank, stale_too)
+		if of.members[rank] or not of.joiners[rank] then return not of.members[rank] end
 		now = now or server_ms()
-		return patience and now - num(word(g.t[r], 1)) > STALE_MS
+		return stale_too and now - num(inc_of(of.beats, rank)) > STALE_MS
 	end
-	for _, patience in ipairs({ false, true }) do
-		for r = low, size - 1 do
-			if free(r, patience) then return r end
+	for _, stale_too in ipairs({ false, true }) do
+		for rank = low, size - 1 do
+			if free(rank, stale_too) then return rank end
 		end
-		for _, r in ipairs(sorted(g.w)) do
-			if free(r, patience) then return r end
+		for _, rank in ipairs(sorted(of.invited)) do
+			if free(rank, stale_too) then return rank end
 		end
-		for r = size, (h.policy == 'auto' and max or 0) - 1 do
-			if free(r, patience) then return r end
+		for rank = size, (group.policy == 'auto' and num(group.max) or 0) - 1 do
+			if free(rank, stale_too) then return rank end
 		end
 	end
-	return nil
 end
 
-local function wanted_rank(want, first)
-	if want ~= 'any' then
-		local r = num(want)
-		if r < 0 or r >= num(h.max) then
-			return nil, reply('REFUSED', 'why', 'rank ' .. want .. ' is not below max_ranks ' .. h.max)
-		end
-		if g.m[r] then
-			local beat = word(g.t[r], 1)
-			return nil, reply('BUSY', 'why', process(want, word(g.m[r], 3)) .. ' is a member, incarnation ' .. member_inc(r) ..
-				(beat and ', whose last beat is ' .. str(server_ms() - num(beat)) .. ' ms old' or ''))
-		end
-		return r
+local function wanted_rank(asker)
+	local rank = asker.rank or any_rank(asker.first)
+	if not rank and group.ph == 'form' then return nil, reply('BUSY', 'why', 'the group is being formed') end
+	if not rank then
+		return nil, reply('FULL', 'why', 'no rank below ' .. group.max .. ' is free (policy ' .. group.policy .. ')')
 	end
-	local r = any_rank(first)
-	if not r and h.ph == 'form' then return nil, reply('BUSY', 'why', 'the group is being formed') end
-	if not r then return nil, reply('FULL', 'why', 'no rank below ' .. h.max .. ' is free (policy ' .. h.policy .. ')') end
-	return r
+	if rank < 0 or rank >= num(group.max) then
+		return nil, reply('REFUSED', 'why', 'rank ' .. asker.want .. ' is not below max_ranks ' .. group.max)
+	end
+	if of.members[rank] then
+		local beat = inc_of(of.beats, rank)
+		return nil, reply('BUSY', 'why', process(asker.want, word(of.members[rank], 3)) .. ' is a member, incarnation ' ..
+			member_inc(rank) .. (beat and ', whose last beat is ' .. str(server_ms() - num(beat)) .. ' ms old' or ''))
+	end
+	return rank
 end
 
 local function registered()
-	for _, r in ipairs(sorted(g.j)) do
-		if word(g.j[r], 2) == NONCE then return r end
+	for _, rank in ipairs(sorted(of.joiners)) do
+		if word(of.joiners[rank], 2) == NONCE then return rank end
 	end
-	return nil
 end
 
 script.register = function()
-	local a, refusal = applicant(), nil
-	local r = registered()
-	local found_here = h.gid and a.gone:find(h.gid, 1, true) == 1 -- incs of another group name other processes
-	for rank, inc in each_pair(found_here and a.gone or '') do bury(num(rank), inc, 'process') end
-	if not r or h.ph == 'closed' then
-		refusal = enter(a)
+	local asker, rank, refusal = applicant(), registered(), nil
+	local found_here = group.gid and asker.gone:find(group.gid, 1, true) == 1 -- incs of another group name other processes
+	for dead, inc in each_pair(found_here and asker.gone) do bury(dead, inc, 'process') end
+	if not rank or group.ph == 'closed' then
+		refusal = enter(asker)
 		if refusal then return refusal end
-		r, refusal = wanted_rank(a.want, a.first)
-		if not r then return refusal end
-		if num(h.incs) >= INC_MAX then return reply('REFUSED', 'why', 'incarnation numbers have run out: form a new group') end
-		set('incs', str(num(h.incs) + 1))
-		note('j', r, h.incs .. ' ' .. NONCE .. ' ' .. a.addr .. ' ' .. a.host .. ' 0 ' .. one_word(found_here and a.gone:match(',(.*)$') or '-'))
-		put('t', r, str(server_ms()) .. ' -')
-		RANK = str(r) -- so that the key is kept alive
+		rank, refusal = wanted_rank(asker)
+		if not rank then return refusal end
+		if num(group.incs) >= INC_MAX then return reply('REFUSED', 'why', 'incarnation numbers have run out: form a new group') end
+		set({ incs = str(num(group.incs) + 1) })
+		local gone = found_here and asker.gone:match(',(.*)$') or '-'
+		note(of.joiners, rank, join(group.incs, NONCE, asker.addr, asker.host, '0', one_word(gone)))
+		put(of.beats, rank, str(server_ms()) .. ' -')
+		RANK = str(rank) -- so that the key is kept alive
 	end
-	local inc = joiner_inc(r)
-	put('c', r, inc)
-	return full('OK', 'rank', str(r), 'inc', inc)
+	local inc = joiner_inc(rank)
+	put(of.hellos, rank, inc)
+	return full('OK', 'rank', str(rank), 'inc', inc)
 end
 
-form = function()
-	local list = {}
-	for r = 0, num(h.world) - 1 do
-		if num(word(g.j[r], 5)) == 0 then return end
-		list[r] = true
+rules.form = function()
+	local founders = {}
+	for rank = 0, num(group.world) - 1 do
+		if num(word(of.joiners[rank], 5)) == 0 then return end
+		founders[rank] = true
 	end
-	for r in pairs(g.j) do
-		local inc, nonce, addr, host = g.j[r]:match('^(%S+) (%S+) (%S+) (%S+)')
-		if list[r] then
-			put('m', r, inc .. ' 0 ' .. addr .. ' ' .. host)
-			put('o', r, inc)
-			note('j', r, nil)
+	for rank, joiner in pairs(of.joiners) do
+		local inc, nonce, addr, host = first_four(joiner)
+		if founders[rank] then
+			put(of.members, rank, join(inc, '0', addr, host))
+			put(of.voters, rank, inc)
+			note(of.joiners, rank, nil)
 		else
-			note('j', r, inc .. ' ' .. nonce .. ' ' .. addr .. ' ' .. host .. ' 0 ' .. (word(g.j[r], 6) or '-'))
+			note(of.joiners, rank, join(inc, nonce, addr, host, '0', word(joiner, 6) or '-'))
 		end
 	end
-	set('stamp', str(STAMP_STEP))
-	set('size', h.world)
-	if h.prev then -- no process of the earlier group came back
-		remember('quiet', h.prev)
-		h.prev, changes.prev = nil, false
+	set({ stamp = str(STAMP_STEP), size = group.world })
+	if group.prev then -- no process of the earlier group came back
+		remember('quiet', group.prev)
+		group.prev, changes.prev = nil, false
 	end
-	new_epoch({}, list, {})
+	new_epoch({}, founders, {})
 end

@@ -1,106 +1,100 @@
 -- SPDX-License-Identifier: Apache-2.0
---
--- What a reply tells its caller: the record of the group, or only what changed since the view and revision that the caller
--- knows.
+-- What a reply tells its caller: the record of the group, or only what changed since the view and the revision that the
+-- caller knows.
 
 local function reply(status, ...)
-	if not h.gid then return { status, ... } end
-	return { status, 'gid', h.gid, 'ph', h.ph or '-', 'epoch', h.epoch or '-', 'vid', h.vid or '-', 'life', h.gen or '-', ... }
+	if not group.gid then return { status, ... } end
+	return { status, 'gid', group.gid, 'ph', group.ph or '-', 'epoch', group.epoch or '-', 'vid', group.vid or '-',
+		 'life', group.gen or '-', ... }
 end
 
-local function add_fields(out, prefixes)
+local function add(out, field, value)
+	out[#out + 1] = field
+	out[#out + 1] = value
+end
+
+local function add_kinds(out, ...)
 	all()
-	for p in prefixes:gmatch('.') do
-		for _, r in ipairs(sorted(g[p])) do
-			out[#out + 1] = p .. ':' .. str(r)
-			out[#out + 1] = g[p][r]
-		end
+	for _, kind in ipairs({ ... }) do
+		for _, rank in ipairs(sorted(kind)) do add(out, field_of(kind, rank), kind[rank]) end
 	end
 	return out
 end
 
 local function add_record(out) -- epoch, vid, gid: every reply has them
-	for _, f in ipairs({ 'proto', 'secret', 'max', 'policy', 'world', 'job', 'alike', 'old', 'incs', 'base', 'fail', 'stamp', 'size', 'act' }) do
-		if h[f] then
-			out[#out + 1] = f
-			out[#out + 1] = h[f]
-		end
+	for _, field in ipairs({ 'proto', 'secret', 'max', 'policy', 'world', 'job', 'alike', 'old', 'incs', 'base', 'fail', 'stamp', 'size', 'act' }) do
+		if group[field] then add(out, field, group[field]) end
 	end
-	return add_fields(out, 'moulew')
+	for letter in RECORD:gmatch('.') do add_kinds(out, of[letter]) end
+	return out
 end
 
-local function fetch(p, list)
-	if whole then return end
-	for first = 1, #list, 1000 do
-		local fields, last = {}, math.min(first + 999, #list)
-		for i = first, last do fields[#fields + 1] = p .. ':' .. list[i] end
-		for i, v in ipairs(call('HMGET', KEY, unpack(fields))) do g[p][num(list[first + i - 1])] = v end
+local function full(status, ...) return add_kinds(add_record(reply(status, ...)), of.joiners) end
+
+local function value_of(field) return of[field:sub(1, 1)][num(field:sub(3))] end
+
+local function fetch(fields) -- at once, where value_of would read one by one
+	batches('HMGET', whole and {} or fields, function(first, values)
+		for i, value in ipairs(values) do
+			local field = fields[first + i - 1]
+			of[field:sub(1, 1)][num(field:sub(3))] = value
+		end
+	end)
+end
+
+-- The words of the log, one for each revision up to this one: nil if it does not reach back to revision @since.
+local function logged(since)
+	local last, line = (group.log or ''):match('^(%d+)(.*)$')
+	local list, gap = words(line), num(group.rev) - (tonumber(since) or -1)
+	if last ~= group.rev or not (gap >= 0 and gap <= #list) then return nil end
+	return table.concat(list, ',', #list - gap + 1)
+end
+
+-- Adds @fields of j: e: w:, with their values, and the names of those that are deleted.
+local function add_fields(out, fields, value_at)
+	local gone = {}
+	for _, field in ipairs(fields) do
+		local value = value_at(field)
+		if value then add(out, field, value) else gone[#gone + 1] = field end
 	end
+	add(out, 'gone', or_dash(table.concat(gone, ',')))
+	return out
 end
 
 -- Adds j: e: w: that changed since @rev; all of them if the log does not reach back to @rev.
 local function add_news(out, rev)
-	local last, line = (h.log or ''):match('^(%d+)(.*)$')
-	local words, seen, gone, gap = {}, {}, {}, num(h.rev) - (tonumber(rev) or -1)
-	for w in (line or ''):gmatch('%S+') do words[#words + 1] = w end
-	if last ~= h.rev or not (gap >= 0 and gap <= #words) then return add_fields(out, 'jew') end
-	local list = { j = {}, e = {}, w = {} }
-	for p, r in table.concat(words, ',', #words - gap + 1):gmatch('([jew]):(%d+)') do
-		if not seen[p .. r] then list[p][#list[p] + 1] = r end
-		seen[p .. r] = true
+	local log, seen, fields = logged(rev), {}, {}
+	if not log then return add_kinds(out, of.joiners, of.marked, of.invited) end
+	for field in log:gmatch('[jew]:%d+') do
+		if not seen[field] then fields[#fields + 1] = field end
+		seen[field] = true
 	end
-	for p, changed in pairs(list) do
-		fetch(p, changed)
-		for _, r in ipairs(changed) do
-			local field, value = p .. ':' .. r, g[p][num(r)]
-			if value then
-				out[#out + 1] = field
-				out[#out + 1] = value
-			else
-				gone[#gone + 1] = field
-			end
-		end
-	end
-	out[#out + 1] = 'gone'
-	out[#out + 1] = #gone > 0 and table.concat(gone, ',') or '-'
-	return out
+	fetch(fields)
+	return add_fields(out, fields, value_of)
 end
 
 -- Adds what the last commit changed, for a caller that knows the view before, @known, with vid @on.
 local function add_changes(out, known, on)
-	for _, f in ipairs({ 'policy', 'incs', 'base', 'fail', 'stamp', 'size', 'act' }) do
-		out[#out + 1] = f
-		out[#out + 1] = h[f] or '-'
-	end
-	out[#out + 1] = 'on'
-	out[#out + 1] = known .. ' ' .. on
-	out[#out + 1] = 'l:' .. h.epoch
-	out[#out + 1] = g.l[num(h.epoch)] or '-'
-	local moved_ranks = {}
-	for r in h.moved:match(' (.*)$'):gmatch('%d+') do moved_ranks[#moved_ranks + 1] = r end
-	fetch('m', moved_ranks)
-	for _, r in ipairs(moved_ranks) do
-		out[#out + 1] = 'm:' .. r
-		out[#out + 1] = g.m[num(r)] or '-'
-	end
+	for _, field in ipairs({ 'policy', 'incs', 'base', 'fail', 'stamp', 'size', 'act' }) do add(out, field, group[field] or '-') end
+	add(out, 'on', known .. ' ' .. on)
+	add(out, 'l:' .. group.epoch, of.lineage[num(group.epoch)] or '-')
+	local fields = {}
+	for i, rank in ipairs(words(group.moved:match(' (.*)$'), '%d+')) do fields[i] = 'm:' .. rank end
+	fetch(fields)
+	for _, field in ipairs(fields) do add(out, field, value_of(field) or '-') end
 	return out
 end
 
 -- The vid of view @known, if it was the last view and became active, so that the changes since are at hand.
 local function last_view(known)
-	local epoch = num(h.epoch)
-	local on = num(known) > 0 and num(known) == epoch - 1 and h.act == known and word(g.l[epoch - 1], 1)
-	return on and (h.moved or ''):match('^(%d+) ') == h.epoch and on
+	local epoch = num(group.epoch)
+	local on = num(known) > 0 and num(known) == epoch - 1 and group.act == known and word(of.lineage[epoch - 1], 1)
+	return on and (group.moved or ''):match('^(%d+) ') == group.epoch and on
 end
 
 -- Adds the record for a caller that knows view @known: only the changes if that was the last view and became active.
 local function add_view(out, known)
 	local on = last_view(known)
 	if on then return add_changes(out, known, on), false end
-	add_record(out)
-	return add_fields(out, 'j'), true
-end
-
-local function full(status, ...)
-	return add_fields(add_record(reply(status, ...)), 'j')
+	return add_kinds(add_record(out), of.joiners), true
 end
