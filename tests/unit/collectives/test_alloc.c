@@ -527,7 +527,8 @@ static int operates(void *arg, int me)
 	operate(group, me);
 	__atomic_store_n(&failing.armed, 0, __ATOMIC_RELEASE);
 	large = failing.most;
-	must(large < 8192, "rank %d: operations that were made before asked for %zu bytes at once", me, large);
+	/* A beat of the agent, meanwhile, copies the page of metrics: 25 KB. */
+	must(large < 32768, "rank %d: operations that were made before asked for %zu bytes at once", me, large);
 	covey_leave(group, harness_deadline(2000));
 	covey_close(group);
 	return 0;
