@@ -30,7 +30,7 @@ def run(name, fp8, kill):
     print("fine:", name, "fp8" if fp8 else "bf16", type(dispatcher).__name__, flush=True)
 
 
-init()
+init("mooncake")
 runs = [(name, fp8) for name in sys.argv[2].split(",") for fp8 in (False, True) if fp8 or name != "mooncake"]
 for name, fp8 in runs:
     run(name, fp8, "--kill" in sys.argv and (name, fp8) == runs[-1])

@@ -3,6 +3,7 @@
 
     ep-run -n 3 --restart=on-failure -- python sglang_elastic.py SGLANG
     ep-run -n 2 --grow=1 -- python sglang_elastic.py SGLANG --grow
+    ep-run -n 2 --grow=1 -- python sglang_elastic.py SGLANG --grow --nixl
 """
 
 import os
@@ -15,16 +16,18 @@ from sglang_on_host import elastic_ep, founders, init, joins, make, rank, state,
 
 eplb = Names(rebalance=lambda: iter(()), reset_generator=lambda: None)
 grow = "--grow" in sys.argv
-active = init(room=int(grow))
+name = "nixl" if "--nixl" in sys.argv else "mooncake"
+tp = init(name, room=int(grow))
+group = dist.group.WORLD if grow else tp.device_group
 
 
 def recovers(dispatcher):
     """The last rank is killed. The members work until SGLang has taken its replacement in."""
-    group, number = Names(active_ranks=active, active_ranks_cpu=active), 50
+    number = 50
     if rank == founders - 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    while not elastic_ep.maybe_recover_ep_ranks(tp_group=group, eplb_manager=eplb, model_config=None, moe_ep_rank=rank):
-        dist.barrier()  # the scheduler gathers numbers of tokens
+    while not elastic_ep.maybe_recover_ep_ranks(tp_group=tp, eplb_manager=eplb, model_config=None, moe_ep_rank=rank):
+        dist.barrier(tp.cpu_group)  # the scheduler gathers numbers of tokens
         step(dispatcher, number, True, range(founders - 1))
         assert elastic_ep.maybe_rebalance_after_rank_fault(eplb_manager=eplb) == (number == 50)
         number += 1
@@ -54,15 +57,17 @@ def joined():
 
 if joins:
     joined()
+    if name == "nixl":  # SGLang counts ranks from those of the launch
+        group = dist.new_group([rank], backend="mooncake-cpu", use_local_synchronization=True)
 else:
-    dispatcher = make("mooncake", True)
+    dispatcher = make(name, True, group)
     for number in range(4):
         step(dispatcher, number, True, range(founders))
     grows(dispatcher) if grow else recovers(dispatcher)
 size = founders + grow
-dispatcher = make("mooncake", True)
+dispatcher = make(name, True, group)
 for number in range(100, 106):
     step(dispatcher, number, True, range(size))
     assert state.instance().active_ranks.tolist() == [1] * size
-print("fine: grown to" if grow else "fine: recovered,", size, flush=True)
+print("fine:", name, "grown to" if grow else "recovered,", size, flush=True)
 dist.destroy_process_group()

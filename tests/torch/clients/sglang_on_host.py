@@ -22,7 +22,7 @@ for name in ("MOONCAKE_EP", "NIXL_EP", "DEEPEP", "DEEPEP_V2"):
 covey.aliases.install(["mooncake", "nixl_ep", "deep_ep"])
 from mooncake.pg import MooncakeBackendOptions
 
-rank, joins = int(os.environ["RANK"]), os.environ.get("COVEY_CREATE") == "never"
+rank, joins = int(os.environ["RANK"]), os.environ.pop("COVEY_CREATE", "") == "never"  # SGLang's launcher sets none
 founders = int(os.environ["WORLD_SIZE"])
 grows = rank >= founders  # started by --grow
 
@@ -38,7 +38,7 @@ parallel = Names(max_ep_size=None, ep_join_rank_offset=founders * grows, tp_size
                  world_group=Names(ranks=range(founders), all_gather_object=all_gather_object))
 flags = Names(moe=Names(elastic_ep_backend="mooncake", moe_a2a_backend="mooncake", is_ep_joiner=joins,
                         ep_join_mode="scale" if grows else "recover", deepep_v2_mode="direct"))
-prefill = [False]
+coordinators, prefill = {}, [False]
 use(sys.argv[1], ["sglang", "msgspec"], [
     "sglang.srt.environ", "sglang.srt.elastic_ep.elastic_ep", f"{MOE}.utils",
     *(f"{MOE}.token_dispatcher.{name}" for name in ("base", "deepep", "deepep_v2", "mooncake", "nixl")),
@@ -46,7 +46,7 @@ use(sys.argv[1], ["sglang", "msgspec"], [
     "sglang.kernels.ops.quantization.fp8_kernel": {
         "sglang_per_token_group_quant_fp8": lambda x, group, **_: quantize(x, group)},
     "sglang.srt.distributed.utils": {"get_global_tcp_store": lambda: dist.distributed_c10d._get_default_store()},
-    "sglang.srt.distributed.parallel_state": {"_groups": {}},
+    "sglang.srt.distributed.parallel_state": {"_groups": coordinators},
     "sglang.srt.layers.deep_gemm_wrapper": {"ENABLE_JIT_DEEPGEMM": True, **dict.fromkeys((
         "DEEPGEMM_BLACKWELL", "DEEPGEMM_SCALE_UE8M0", "DEEPGEMM_NEED_TMA_ALIGNED_SCALES"), False)},
     "sglang.srt.layers.dp_attention": {"get_is_extend_in_batch": lambda: prefill[0]},
@@ -63,24 +63,40 @@ state = elastic_ep.ElasticEPStateManager
 torch.cuda.get_device_properties = lambda device=None: Names(multi_processor_count=132)
 
 
-def init(room=0):
-    """The process group, with @room for further ranks, and SGLang's state of it. Returns the group's mask of ranks."""
-    parallel.max_world_size = size = founders + room
-    active = torch.ones(size, dtype=torch.int32)
+def init(name, room=0):
+    """The world, with @room for further ranks, and SGLang's state of it. Without room also the group of all ranks that
+    SGLang makes at its launch, which is returned: a GroupCoordinator.
+    """
+    flags.moe.moe_a2a_backend = name
+    parallel.max_world_size = parallel.max_ep_size = size = founders + room
     dist.init_process_group("mooncake-cpu", rank=rank, world_size=size if grows else founders,
-                            pg_options=MooncakeBackendOptions(active, joins, size))
+                            pg_options=options(size)[1])
     state.init(None)
-    return active
+    if room:
+        return None
+    (active, on_device), (active_cpu, on_host) = options(size), options(size)
+    tp = Names(unique_name="tp:0", ranks=list(range(size)), world_size=size, use_message_queue_broadcaster=False,
+               active_ranks=active, active_ranks_cpu=active_cpu,
+               device_group=dist.new_group(range(size), backend="mooncake-cpu", pg_options=on_device),
+               cpu_group=dist.new_group(range(size), backend="mooncake-cpu", pg_options=on_host))
+    coordinators["tp:0"] = lambda: tp
+    return tp
 
 
-def make(name, fp8):
+def options(size):
+    """A mask of active ranks that a group keeps true, and the group's options."""
+    active = torch.ones(size, dtype=torch.int32)
+    return active, MooncakeBackendOptions(active, joins, size)
+
+
+def make(name, fp8, group=None):
     """A dispatcher of the ranks that are there."""
     experts = dist.get_world_size() * PER_RANK
     prefill[0] = name.endswith(("normal", "prefill"))
     flags.moe.moe_a2a_backend, flags.moe.deepep_dispatcher_output_dtype = name, "fp8" if fp8 else "bf16"
     os.environ["SGLANG_NIXL_EP_BF16_DISPATCH"] = str(int(not fp8))
-    shape = {"group": dist.group.WORLD, "router_topk": TOP_K, "num_experts": experts, "num_local_experts": PER_RANK,
-             "hidden_size": HIDDEN, "params_dtype": torch.bfloat16}
+    shape = {"group": group or dist.group.WORLD, "router_topk": TOP_K, "num_experts": experts,
+             "num_local_experts": PER_RANK, "hidden_size": HIDDEN, "params_dtype": torch.bfloat16}
     if name.startswith("deepep_v2"):
         return deepep_v2.DeepEPv2Dispatcher(**shape, use_fp8_dispatch=fp8)
     kind = {"mooncake": mooncake.MooncakeEPDispatcher, "nixl": nixl.NixlEPDispatcher}.get(name, deepep.DeepEPDispatcher)
