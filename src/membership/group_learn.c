@@ -209,7 +209,7 @@ void cvy_learn_acked(struct cvy_group_state *g, uint64_t epoch, const struct cvy
 	if (r < g->view->max_ranks)
 		cvy_change_suspect(g, r, g->view->member[r].inc, CVY_SOURCE_ACK, NULL);
 	g->acked = 1;
-	g->acked_ns = g->now;
+	g->ack_due = g->now + (uint64_t)g->args.ack_ms * CVY_MS;
 }
 
 /*
@@ -276,7 +276,6 @@ static int acked_by_all(const struct cvy_group_state *g)
 
 static void acknowledge(struct cvy_group_state *g)
 {
-	uint64_t again = g->acked_ns + (uint64_t)g->args.ack_ms * CVY_MS;
 	char epoch[16];
 	const char *argv[] = { epoch, cvy_record_get(&g->learned, "vid") };
 
@@ -286,10 +285,8 @@ static void acknowledge(struct cvy_group_state *g)
 		activate(g);
 	if (g->seen_ph == PH_RUN)
 		return;
-	if (!g->acked)
-		again = g->ack_due;
-	if (g->now < again) {
-		cvy_group_wake(g, again);
+	if (g->now < g->ack_due) {
+		cvy_group_wake(g, g->ack_due);
 		return;
 	}
 	if (g->seen_ph != PH_INST || !cvy_call_free(g, CALL_ACK))

@@ -166,10 +166,11 @@ struct cvy_group_state {
 	struct cvy_record learned;
 	struct cvy_view *view; /* NULL before the first */
 	struct cvy_view *was;  /* last active view here, for the VIEW event */
-	int stage, acked;
+	int stage;
+	int acked;  /* the store has answered an ack of this view */
 	int direct; /* the view needs no word of the store to become active */
 	struct covey_mask lag;
-	uint64_t acked_ns, ack_due; /* of the store's ack; not before */
+	uint64_t ack_due; /* the next ack to the store is not before */
 
 	struct cvy_report report;
 	uint64_t version;      /* of the content of a report */

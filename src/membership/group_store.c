@@ -89,6 +89,7 @@ static void adopt_life(struct cvy_group_state *g, const char *life)
 	g->have_rev = 0;
 	g->ready_mark = 0;
 	g->acked = 0;
+	g->ack_due = 0;
 	cvy_change_clear(g, 1);
 }
 
