@@ -17,9 +17,9 @@ local KINDS = { members = 'm', voters = 'o', doubted = 'u', lineage = 'l', joine
 		proven = 'd', departed = 'q', beats = 't', reports = 'r', complaints = 'b', acks = 'k', hellos = 'c' }
 local LETTERS = 'bcdejklmoqrtuwx'
 local RECORD = 'moulew' -- a member has a copy of these
--- Kinds whose field of the caller's rank a call reads at once, beside those of OWN_ALWAYS.
-local OWN_ALWAYS = 'hellos members joiners'
-local OWN = { report = ' reports complaints proven accused', ack = ' acks', ready = ' invited', beat = '', peek = '', open = '', decide = '' }
+-- Kinds whose field of the caller's rank the calls of members read at once; all others read those of OWN_ALWAYS.
+local OWN_ALWAYS = 'cmj'
+local OWN = { report = 'cmjrbdx', ack = 'cmjk', ready = 'cmjw', beat = 'cmj', peek = 'cmj', open = 'cmj', decide = 'cmj' }
 
 local running                -- the last command given to the server: its refusal does not always name it
 local function call(command, ...)
@@ -144,15 +144,15 @@ end
 
 -- Returns nil if the key is of another type.
 local function load_hot()
-	local own, rank, fields = words(OWN_ALWAYS .. (OWN[NAME] or '')), tonumber(RANK), {}
+	local own, rank, fields = OWN[NAME] or OWN_ALWAYS, tonumber(RANK), {}
 	if rank ~= rank then rank = nil end -- "nan" reads as a number, but names no field
-	for i, name in ipairs(rank and own or fields) do fields[i] = KINDS[name] .. ':' .. RANK end
-	local skip = #fields
+	local skip = rank and #own or 0
+	for i = 1, skip do fields[i] = own:sub(i, i) .. ':' .. RANK end
 	for i, name in ipairs(HOT) do fields[skip + i] = name end
 	running = 'HMGET'
 	local values = redis.pcall('HMGET', KEY, unpack(fields))
 	if values.err then return denied(values) and error(values.err, 0) end
-	for i = 1, skip do of[own[i]][rank] = values[i] or nil end
+	for i = 1, skip do of[own:sub(i, i)][rank] = values[i] or nil end
 	for i, name in ipairs(HOT) do rawset(group, name, values[skip + i] or nil) end
 	return true
 end
