@@ -6,7 +6,7 @@ All numbers are small and exact: a rank knows what every other one sends, so it 
 
 import numpy as np
 import torch
-from conftest import die
+from children import die
 
 TOKENS, HIDDEN, TOP_K, PER_RANK, CAPACITY = 6, 512, 3, 2, 6
 SCALES = {"f32": {}, "pow2": {"round_scale": True}, "ue8m0": {"round_scale": True, "use_ue8m0": True}}

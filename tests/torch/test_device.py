@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import die
+from children import die
 
 import covey.torch
 
@@ -210,4 +210,4 @@ def test_a_captured_operation_outlives_a_death(ranks, tmp_path):
         ranks.start(rank, WORLD, replays, str(tmp_path), False, on_loss="continue")
     assert ranks.result(1, killed=True) is None
     ranks.start(1, WORLD, replays, str(tmp_path), True, on_loss="continue", is_extension=True)
-    assert [ranks.result(r) for r in range(WORLD)] == [2.0, 2.0]
+    assert ranks.results(WORLD) == [2.0, 2.0]

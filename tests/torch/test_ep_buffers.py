@@ -63,7 +63,7 @@ def loses_one(store, rank, world, place, how, use_fp8):
 @pytest.mark.parametrize("place, how, use_fp8", [("before", "plain", False), ("sent", "hook", True),
                                                  ("between", "hook", False), ("between", "event", True)])
 def test_survivors_share_the_mask(processes, place, how, use_fp8):
-    first, dead, third = processes.run(3, loses_one, 3, place, how, use_fp8)
+    first, dead, third = processes.run(3, loses_one, 3, place, how, use_fp8, killed=[1])
     assert dead is None
     whole, less = [3, 4, 5], [1, 3, 4, 5]
     for masks in (first, third):  # others may learn of step 3's death in the calls of step 2 that the dead had ended
@@ -107,9 +107,9 @@ def is_replaced(store, rank, comes):
 def test_a_replacement_comes_in_at_a_safe_point(processes):
     for rank in range(3):
         processes.start(rank, is_replaced, False)
-    assert processes.result(0) is None
+    assert processes.result(0, killed=True) is None
     processes.start(0, is_replaced, True)
-    numbers = [processes.result(rank) for rank in range(3)]
+    numbers = processes.results(3)
     assert numbers[0] == numbers[1] == numbers[2]
 
 
@@ -146,8 +146,7 @@ def grows(store, rank, comes, staged):
 def test_new_ranks_connect_and_leave(processes, staged):
     for rank in range(4):
         processes.start(rank, grows, rank >= 2, staged)
-    for rank in range(4):
-        processes.result(rank)
+    processes.results(4)
 
 
 def masks_by_hand(store, rank):

@@ -8,7 +8,7 @@ import types
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import die
+from children import die
 from ep_steps import HIDDEN, PER_RANK, TOKENS, TOP_K, from_e4m3, inputs, masked, result, step, to_e4m3
 
 import covey.ep.deep_ep as deep_ep
@@ -375,23 +375,17 @@ def test_elastic_buffer(ranks):
     ranks.run(2, elastic, device="none")
 
 
-def by_gloo(pipe, rank, path, store):
+def by_gloo(rank, path, store):
     os.environ["COVEY_STORE"] = store
     dist.init_process_group("gloo", store=dist.FileStore(path, 2), rank=rank, world_size=2)
     low_latency(dist.group.WORLD)
     dist.destroy_process_group()
-    pipe.send("fine")
 
 
-def test_over_a_group_of_another_backend(store, tmp_path):
-    context, pipes = torch.multiprocessing.get_context("spawn"), []
+def test_over_a_group_of_another_backend(children, store, tmp_path):
     for rank in range(2):
-        pipe, child = context.Pipe()
-        context.Process(target=by_gloo, daemon=True, args=(child, rank, str(tmp_path / "store"), store)).start()
-        child.close()
-        pipes.append(pipe)
-    for pipe in pipes:
-        assert pipe.poll(120) and pipe.recv() == "fine"
+        children.spawn(rank, by_gloo, str(tmp_path / "store"), store)
+    children.results(2)
 
 
 def test_what_waits_for_an_event_alone_is_made_on_the_stream_of_the_buffer(monkeypatch):

@@ -1,30 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """A running group grows past its first size, to what it has room for: SGLang's calls, one by one."""
 
-import os
-
 import pytest
 import torch
 import torch.distributed as dist
+from conftest import mooncake_group
 from ep_steps import HIDDEN, PER_RANK, TOKENS, masked, step
 from test_ep_mooncake import Dispatcher
 
 from covey.compat import mooncake
 
-_context = torch.multiprocessing.get_context("spawn")
 FIRST, ALL = 2, 4
 
 
 def world(rank, path, url, name, joins):
     """The process group with room for ALL ranks; those that join it know how many they will be."""
-    torch.set_num_threads(1)
-    os.environ.update(COVEY_STORE=url, COVEY_GROUP=name, COVEY_HANG_MS="5000")
-    mooncake.install()
-    options = mooncake.MooncakeBackendOptions(torch.ones(ALL, dtype=torch.int32), is_extension=joins,
-                                              max_world_size=ALL)
-    dist.init_process_group("mooncake-cpu", store=dist.FileStore(path, -1), rank=rank, world_size=ALL if joins else FIRST,
-                            pg_options=options)
-    return dist.group.WORLD
+    return mooncake_group(rank, path, url, name, ALL if joins else FIRST, torch.ones(ALL, dtype=torch.int32),
+                          is_extension=joins, max_world_size=ALL)
 
 
 def admitted(group, serve):
@@ -44,7 +36,7 @@ def locations_are_told(rank, joins):
     assert flags == [False] * FIRST + [True] * (ALL - FIRST) and locations.tolist() == [0] * 4
 
 
-def over_mooncake(pipe, rank, path, url, joins, early):
+def over_mooncake(rank, path, url, joins, early):
     group = world(rank, path, url, f"grows-mooncake-{early}", joins)
     active = torch.ones(ALL, dtype=torch.int32)
     active[FIRST:] = 0
@@ -69,10 +61,9 @@ def over_mooncake(pipe, rank, path, url, joins, early):
     assert dispatcher.buffer.group_size == ALL
     dispatcher.buffer.destroy()
     dist.destroy_process_group()
-    pipe.send("fine")
 
 
-def over_nixl(pipe, rank, path, url, joins, early):
+def over_nixl(rank, path, url, joins, early):
     """SGLang's dispatcher over NIXL EP: members connect the new ranks in their next dispatch, when all have met in the
     process group. A new rank makes its buffer in its first dispatch, or before."""
     from covey.ep import Buffer
@@ -105,24 +96,12 @@ def over_nixl(pipe, rank, path, url, joins, early):
         assert step(buffer, number, use_fp8=number % 2 == 1, size=ALL) == ([], [])
     buffer.destroy()
     dist.destroy_process_group()
-    pipe.send("fine")
 
 
 @pytest.mark.parametrize("early", [True, False])
 @pytest.mark.parametrize("over", [over_mooncake, over_nixl])
-def test_sglang_grows(store, tmp_path, over, early):
+def test_sglang_grows(children, store, tmp_path, over, early):
     """@early: new ranks make their buffers early."""
-    running = {}
     for rank in range(ALL):
-        pipe, child = _context.Pipe()
-        process = _context.Process(target=over, daemon=True, args=(child, rank, str(tmp_path / "store"), store,
-                                                                   rank >= FIRST, early))
-        process.start()
-        child.close()
-        running[rank] = process, pipe
-    try:
-        for _, pipe in running.values():
-            assert pipe.poll(120) and pipe.recv() == "fine"
-    finally:
-        for process, _ in running.values():
-            process.kill()
+        children.spawn(rank, over, str(tmp_path / "store"), store, rank >= FIRST, early)
+    children.results(ALL)

@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """covey.ep.mooncake over covey.compat.mooncake's process group: SGLang's recovery of a rank, call by call."""
 
-import os
 import time
 
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import die
+from children import die
+from conftest import mooncake_group
 from ep_steps import HIDDEN, PER_RANK, TOKENS, TOP_K, check_out, check_rows, inputs, results
 
 import covey.ep.mooncake as ep
 from covey.compat import mooncake
 from covey.errors import FencedError
 
-_context = torch.multiprocessing.get_context("spawn")
 RANKS = 3
 
 
@@ -71,15 +70,10 @@ def hears_late(ranks):
     mooncake._here = late
 
 
-def recovered(pipe, rank, path, url, rejoins, hook, early):
-    torch.set_num_threads(1)
-    os.environ.update(COVEY_STORE=url, COVEY_GROUP=f"mooncake-ep-{hook}-{early}", COVEY_HANG_MS="5000")
-    mooncake.install()
+def recovered(rank, path, url, hook, early, rejoins):
     active = torch.ones(RANKS, dtype=torch.int32)
-    dist.init_process_group("mooncake-cpu", store=dist.FileStore(path, -1), rank=rank, world_size=RANKS,
-                            pg_options=mooncake.MooncakeBackendOptions(torch.ones(RANKS, dtype=torch.int32),
-                                                                       recovered_rank=rejoins))
-    group = dist.group.WORLD
+    group = mooncake_group(rank, path, url, f"mooncake-ep-{hook}-{early}", RANKS, torch.ones(RANKS, dtype=torch.int32),
+                           recovered_rank=rejoins)
     dispatcher = Dispatcher(group, active)
     locations = torch.full((4,), rank, dtype=torch.int64)
     if rejoins:  # join_process_groups()
@@ -113,31 +107,16 @@ def recovered(pipe, rank, path, url, rejoins, hook, early):
         assert active.tolist() == [1, 1, 1]
     dispatcher.buffer.destroy()
     dist.destroy_process_group()
-    pipe.send("fine")
 
 
 @pytest.mark.parametrize("hook, early", [(True, False), (False, True)])
-def test_sglang_recovers_a_rank(store, tmp_path, hook, early):
-    running = {}
-
-    def start(rank, rejoins):
-        pipe, child = _context.Pipe()
-        process = _context.Process(target=recovered, daemon=True, args=(child, rank, str(tmp_path / "store"), store,
-                                                                        rejoins, hook, early))
-        process.start()
-        child.close()
-        running[rank] = process, pipe
-
+def test_sglang_recovers_a_rank(children, store, tmp_path, hook, early):
+    given = str(tmp_path / "store"), store, hook, early
     for rank in range(RANKS):
-        start(rank, False)
-    running[1][0].join(120)
-    start(1, True)
-    try:
-        for _, pipe in running.values():
-            assert pipe.poll(120) and pipe.recv() == "fine"
-    finally:
-        for process, _ in running.values():
-            process.kill()
+        children.spawn(rank, recovered, *given, False)
+    assert children.result(1, killed=True) is None
+    children.spawn(1, recovered, *given, True)
+    children.results(RANKS)
 
 
 def late(group):

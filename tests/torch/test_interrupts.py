@@ -10,9 +10,7 @@ import threading
 import pytest
 import torch
 import torch.distributed as dist
-
-sys.path.append(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "python"))
-from interrupts import Owned, everywhere, needs_places  # noqa: E402
+from interrupts import Owned, everywhere, needs_places
 
 
 def operations(group):

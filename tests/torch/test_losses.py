@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import die
+from children import die, tell, told
+from conftest import mooncake_group
 
 import covey.torch
 from covey.compat import mooncake
@@ -120,7 +121,7 @@ def test_a_training_loop_takes_a_replacement_in(ranks, tmp_path):
         ranks.start(rank, 3, train, 200, rank == 1, False, str(tmp_path), device="none", on_loss="continue")
     assert ranks.result(1, killed=True) is None
     ranks.start(1, 3, train, 200, False, True, str(tmp_path), device="none", on_loss="continue", is_extension=True)
-    answers = [ranks.result(rank) for rank in range(3)]
+    answers = ranks.results(3)
     assert answers[0][1] == answers[1][1] == answers[2][1]
     assert 2 in answers[0][0] and answers[0][0][0] == answers[0][0][-1] == 3
 
@@ -138,7 +139,7 @@ def test_a_new_rank_comes_in(ranks):
     for rank in range(2):
         ranks.start(rank, 2, grows, device="none", max_ranks=4)
     ranks.start(2, 3, grows, device="none", max_ranks=4, is_extension=True)
-    assert [ranks.result(rank) for rank in range(3)] == [(3.0, 3, [1, 1, 1, 0])] * 3
+    assert ranks.results(3) == [(3.0, 3, [1, 1, 1, 0])] * 3
 
 
 def ddp(group, hook):
@@ -210,15 +211,9 @@ def test_abort_never_hangs(ranks):
     assert ranks.run(2, aborted, device="none") == [True, True]
 
 
-def as_mooncake(pipe, rank, store, url, name, recovered):
-    torch.set_num_threads(1)
-    os.environ.update(COVEY_STORE=url, COVEY_GROUP=name, COVEY_HANG_MS="5000")
-    mooncake.install()
+def as_mooncake(rank, path, store, recovered):
     active = torch.zeros(3, dtype=torch.int32)
-    options = mooncake.MooncakeBackendOptions(active, recovered, 3)
-    dist.init_process_group("mooncake-cpu", store=dist.FileStore(store, -1), rank=rank, world_size=3,
-                            pg_options=options)
-    group = dist.group.WORLD
+    group = mooncake_group(rank, path, store, "mooncake", 3, active, recovered, 3)
     if recovered:
         mooncake.join_group(group)
     else:
@@ -238,8 +233,9 @@ def as_mooncake(pipe, rank, store, url, name, recovered):
         mooncake.recover_ranks(group, [1])
     x = torch.ones(4)
     dist.all_reduce(x)
-    pipe.send((x[0].item(), mooncake.get_active_ranks(group)[:3].tolist(), active.tolist()))
+    answer = x[0].item(), mooncake.get_active_ranks(group)[:3].tolist(), active.tolist()
     dist.destroy_process_group()
+    return answer
 
 
 def test_mooncakes_options():
@@ -266,33 +262,18 @@ def test_all_give_up_together(ranks):
     assert ranks.run(2, waits_in_vain, device="none", max_ranks=4) == [2.0, 2.0]
 
 
-def test_mooncakes_names(store, tmp_path):
-    context, running = torch.multiprocessing.get_context("spawn"), {}
-
-    def start(rank, recovered):
-        pipe, child = context.Pipe()
-        process = context.Process(target=as_mooncake, daemon=True, args=(
-            child, rank, str(tmp_path / "store"), store, "mooncake", recovered))
-        process.start()
-        child.close()
-        running[rank] = process, pipe
-
+def test_mooncakes_names(children, store, tmp_path):
+    path = str(tmp_path / "store")
     for rank in range(3):
-        start(rank, False)
-    running[1][0].join()
-    start(1, True)
-    for process, pipe in running.values():
-        assert pipe.poll(120) and pipe.recv() == (3.0, [1, 1, 1], [1, 1, 1])
-        process.join()
+        children.spawn(rank, as_mooncake, path, store, False)
+    assert children.result(1, killed=True) is None
+    children.spawn(1, as_mooncake, path, store, True)
+    assert children.results(3) == [(3.0, [1, 1, 1], [1, 1, 1])] * 3
 
 
-def with_a_dead_joiner(pipe, rank, path, store, name, joins):
+def with_a_dead_joiner(rank, path, store, joins):
     """Rank 1 dies. Its first replacement dies when it is connected, its second in recover_ranks(); the third comes in."""
-    os.environ.update(COVEY_STORE=store, COVEY_GROUP=name, COVEY_HANG_MS="5000")
-    mooncake.install()
-    dist.init_process_group("mooncake-cpu", store=dist.FileStore(path, -1), rank=rank, world_size=3,
-                            pg_options=mooncake.MooncakeBackendOptions(is_extension=joins > 0))
-    group = dist.group.WORLD
+    group = mooncake_group(rank, path, store, "dead-joiner", 3, is_extension=joins > 0)
 
     def agreed(state):
         word = torch.zeros(1)
@@ -301,8 +282,8 @@ def with_a_dead_joiner(pipe, rank, path, store, name, joins):
             dist.all_reduce(word, dist.ReduceOp.MIN)
 
     if joins:
-        pipe.send("connected")
-        assert pipe.recv() == "go on"
+        tell("connected")
+        assert told() == "go on"
         if joins < 3:
             die()
         mooncake.join_group(group)
@@ -311,49 +292,35 @@ def with_a_dead_joiner(pipe, rank, path, store, name, joins):
         if rank == 1:
             die()
         agreed(True)
-        pipe.send("seen")
+        tell("seen")
         agreed(False)
-        pipe.send("lost")
+        tell("lost")
         agreed(True)
-        pipe.send("seen")
+        tell("seen")
         answer = mooncake.recover_ranks(group, [1])
         assert answer.status == mooncake.ProposalStatus.Rejected and "died before" in answer.reject_reason
-        pipe.send("lost")
+        tell("lost")
         agreed(True)
         assert mooncake.recover_ranks(group, [1]).status == mooncake.ProposalStatus.Applied
     dist.all_reduce(x := torch.ones(1))
-    pipe.send(x.item())
     dist.destroy_process_group()
+    return x.item()
 
 
-def test_a_joiner_dies_before_it_comes_in(store, tmp_path):
-    context, processes = torch.multiprocessing.get_context("spawn"), []
-
-    def start(rank, joins):
-        pipe, child = context.Pipe()
-        process = context.Process(target=with_a_dead_joiner, daemon=True, args=(
-            child, rank, str(tmp_path / "store"), store, "dead-joiner", joins))
-        process.start()
-        processes.append(process)
-        return pipe
-
-    def hear(pipe, word):
-        assert pipe.poll(120) and pipe.recv() == word
-
-    members = [start(rank, 0) for rank in range(3)]
-    processes[1].join()
+def test_a_joiner_dies_before_it_comes_in(children, store, tmp_path):
+    path = str(tmp_path / "store")
+    for rank in range(3):
+        children.spawn(rank, with_a_dead_joiner, path, store, 0)
+    assert children.result(1, killed=True) is None
     for joins in (1, 2, 3):
-        joiner = start(1, joins)
-        hear(joiner, "connected")
+        children.spawn(1, with_a_dead_joiner, path, store, joins)
+        children.hear(1, "connected")
         for rank in (0, 2) if joins < 3 else ():
-            hear(members[rank], "seen")
-        joiner.send("go on")
+            children.hear(rank, "seen")
+        children.tell(1, "go on")
         for rank in (0, 2) if joins < 3 else ():
-            hear(members[rank], "lost")
-    for pipe in (members[0], members[2], joiner):
-        hear(pipe, 3.0)
-    for process in processes:
-        process.join()
+            children.hear(rank, "lost")
+    assert children.results(3) == [3.0] * 3
 
 
 def objects(group, dies_in, folder):

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """covey.compat.mooncake as Mooncake 0.3.14: a joiner alone, ranks that are taken out and come back, what a work tells."""
 
-import os
 import time
 
+import pytest
 import torch
 import torch.distributed as dist
-from conftest import die
+from children import die, tell, told
+from conftest import mooncake_group
 
 from covey.compat import mooncake as pg
 
-_context = torch.multiprocessing.get_context("spawn")
 SIZE = 3
 
 
@@ -41,23 +41,18 @@ def work_alone(group):
     assert x.item() and pg.get_active_ranks(group).tolist() == [int(r == rank) for r in range(SIZE)]
 
 
-def recovers(pipe, rank, path, url, auto, joins):
-    torch.set_num_threads(1)
-    os.environ.update(COVEY_STORE=url, COVEY_GROUP=f"mooncake-14-{auto}", COVEY_HANG_MS="5000")
-    pg.install()
-    dist.init_process_group("mooncake-cpu", store=dist.FileStore(path, -1), rank=rank, world_size=SIZE,
-                            pg_options=pg.MooncakeBackendOptions(SIZE, joins, auto, auto))
-    group = dist.group.WORLD
+def recovers(rank, path, url, auto, joins):
+    group = mooncake_group(rank, path, url, f"mooncake-14-{auto}", SIZE, SIZE, joins, auto, auto)
     if joins:
         work_alone(group)
         pg.join_group(group)
     else:
         assert summed(group, rank + 1) == (6, True, [0] * SIZE)
         epoch = pg.get_current_epoch(group)
-        pipe.send("founded")
+        tell("founded")
         if rank == 1:
             die()
-        pipe.recv()
+        told()
         assert summed(group, rank + 1) == (4, False, [0, 1, 0])
         assert pg.get_active_ranks(group).tolist() == ([1, 0, 1] if auto else [1, 1, 1])
         work = dist.isend(torch.zeros(1), 1)
@@ -91,42 +86,18 @@ def recovers(pipe, rank, path, url, auto, joins):
             time.sleep(0.01)
         assert pg.activate_ranks(group, [2]).status == pg.ProposalStatus.Applied
     assert summed(group, rank + 1) == (6, True, [0] * SIZE)
-    pipe.send("fine")
     dist.destroy_process_group()
 
 
-def recover(store, path, auto):
-    running = {}
-
-    def start(rank, joins):
-        pipe, child = _context.Pipe()
-        process = _context.Process(target=recovers, daemon=True, args=(child, rank, path, store, auto, joins))
-        process.start()
-        child.close()
-        running[rank] = process, pipe
-
-    def hear(rank, word):
-        assert running[rank][1].poll(120) and running[rank][1].recv() == word
-
-    try:
-        for rank in range(SIZE):
-            start(rank, False)
-        for rank in range(SIZE):
-            hear(rank, "founded")
-        running[1][0].join()
-        for rank in (0, 2):
-            running[rank][1].send("it is dead")
-        start(1, True)
-        for rank in range(SIZE):
-            hear(rank, "fine")
-    finally:
-        for process, _ in running.values():
-            process.kill()
-
-
-def test_a_lost_rank_is_left_out(store, tmp_path):
-    recover(store, str(tmp_path / "store"), True)
-
-
-def test_a_lost_rank_is_expected_until_it_is_taken_out(store, tmp_path):
-    recover(store, str(tmp_path / "store"), False)
+@pytest.mark.parametrize("auto", [True, False], ids=["is_left_out", "is_expected_until_it_is_taken_out"])
+def test_a_lost_rank(children, store, tmp_path, auto):
+    path = str(tmp_path / "store")
+    for rank in range(SIZE):
+        children.spawn(rank, recovers, path, store, auto, False)
+    for rank in range(SIZE):
+        children.hear(rank, "founded")
+    assert children.result(1, killed=True) is None
+    for rank in (0, 2):
+        children.tell(rank, "it is dead")
+    children.spawn(1, recovers, path, store, auto, True)
+    children.results(SIZE)
