@@ -438,18 +438,15 @@ static __device__ __noinline__ void cvy_ep_as_it_ended(const struct cvy_ep_args 
 /*
  * All threads: the operation has ended in this CTA, without a deadline. Ranks that the caller leaves out hear that it ends
  * without them. Returns whether there are any. Each CTA says so by itself, and counts no others: the caller's words may
- * change while CTAs read them.
+ * change while CTAs read them. In a lane's words the CTA that ends it says so (cvy_ep_far_ended): all threads read them.
  */
 static __device__ __forceinline__ int cvy_ep_passes(const struct cvy_ep_args *a, const struct cvy_ep_shared *sh)
 {
-	volatile struct cvy_gpu_lane *lane = &a->call.control->lane[blockIdx.x];
 	const cvy_ranks whom = cvy_ranks_but(a->size_mask, sh->active);
 
 	if (!a->active || !cvy_ranks_any(whom))
 		return 0;
 	cvy_ep_pass(a, whom);
-	if (threadIdx.x == 0)
-		lane->failed = lane->failed | CVY_GPU_LATE;
 	return 1;
 }
 
