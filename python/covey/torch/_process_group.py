@@ -3,6 +3,8 @@
 
 import copy
 import functools
+import os
+import sys
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, Callable, List, Optional, Sequence
@@ -203,6 +205,12 @@ class ProcessGroup(Launcher):
             pass
         self.covey.close()
         self._finisher.end(seconds)
+
+    def __del__(self) -> None:
+        """Nobody has it, and nobody called shutdown(): it leaves, if the others answer within a second."""
+        group = getattr(self, "covey", None)
+        if group and group._handle and group._pid == os.getpid() and not sys.is_finalizing():
+            self._depart(1)
 
     # ---- reductions ----
 
