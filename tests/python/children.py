@@ -14,8 +14,13 @@ from covey.store import Server
 
 WATCHDOG_S = 300
 ROOT = Path(__file__).parents[2]
-_context = multiprocessing.get_context("spawn")
+_context = multiprocessing.get_context("forkserver")
 _parent = None  # of a child: its pipe to the test
+
+
+def loaded_once(*modules):
+    """A server loads them, and ranks are forked from it: importing torch takes longer than most tests."""
+    _context.set_forkserver_preload(list(modules))
 
 
 def die():
@@ -33,9 +38,11 @@ def told():
     return _parent.recv()
 
 
-def _child(pipe, rank, main, arguments):
+def _child(pipe, rank, main, arguments, environment):
     global _parent
     _parent = pipe
+    os.environ.clear()
+    os.environ.update(environment)  # the test's, which may have changed since the server began
     try:
         pipe.send(("ok", main(rank, *arguments)))
     except BaseException as error:  # the parent tells of it
@@ -51,7 +58,7 @@ class Children:
     def spawn(self, rank, main, *arguments):
         """The process that runs main(rank, *arguments)."""
         pipe, child = _context.Pipe()
-        process = _context.Process(target=_child, args=(child, rank, main, arguments), daemon=True)
+        process = _context.Process(target=_child, args=(child, rank, main, arguments, dict(os.environ)), daemon=True)
         process.start()
         child.close()
         self.running[rank] = process, pipe

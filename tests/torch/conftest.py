@@ -18,7 +18,9 @@ import torch.distributed as dist
 import torch.multiprocessing  # tensors go through pipes
 
 sys.path.append(str(Path(__file__).parents[1] / "python"))
-from children import WATCHDOG_S, Children, children, group_name, store  # noqa: F401
+from children import WATCHDOG_S, Children, children, group_name, loaded_once, store  # noqa: F401
+
+loaded_once("torch.distributed", "torch.multiprocessing")
 
 
 def _rank(rank, function, world, rendezvous, options, arguments):
