@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A test program: TEST(name) { ... } is a test, in the order of the file, and suite_run(SUITE(.name = "layer/noun")) the end of its main().
+ * A test program: TEST(name) { ... } is a test, in the order of the file, and suite_run(SUITE(.name = "layer/noun")) the
+ * end of its main().
  */
 #ifndef TESTS_SUITE_H
 #define TESTS_SUITE_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a call of the script costs a real Redis. A group of N is formed and its view renewed again and again by
+ * The cost of each call of the script in a real Redis. A group of N is formed and its view renewed again and again by
  * made-up members; the server itself says how long its EVALSHAs took (INFO commandstats), so neither the socket
  * nor this program is in the numbers.
  *

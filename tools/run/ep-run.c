@@ -281,6 +281,21 @@ static void check_options(const struct argp *argp, char **argv, struct run_optio
 	exit(64);
 }
 
+/* MASTER_PORT, if that is set, else a free one. */
+static int port_of_torch(void)
+{
+	const char *text = getenv("MASTER_PORT");
+	long port;
+
+	if (!text || !*text)
+		return run_free_port("0.0.0.0");
+	if (!tool_number(text, 1, 65535, &port, NULL)) {
+		run_say("MASTER_PORT is %s: a port from 1 to 65535 is needed", text);
+		exit(RUN_EXIT_SELF);
+	}
+	return (int)port;
+}
+
 static void fill_from_environment(struct run_options *opt)
 {
 	static const char *const ssh[] = { "ssh", "-o", "BatchMode=yes", "--" }; /* no host is an option */
@@ -302,10 +317,8 @@ static void fill_from_environment(struct run_options *opt)
 	if ((!text || !*text) && getrandom(&job, sizeof(job), 0) == sizeof(job))
 		snprintf(opt->job, sizeof(opt->job), "run.%016llx", (unsigned long long)job);
 	text = getenv("MASTER_ADDR");
-	if ((!text || !*text) && opt->forming && !opt->launch_count) {
-		text = getenv("MASTER_PORT");
-		opt->meeting = text && *text ? atoi(text) : run_free_port("0.0.0.0");
-	}
+	if ((!text || !*text) && opt->forming && !opt->launch_count)
+		opt->meeting = port_of_torch();
 	if (opt->meeting < 0) /* then programs that want it say so */
 		opt->meeting = 0;
 	text = getenv("COVEY_MAX_RANKS");

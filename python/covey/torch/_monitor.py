@@ -50,13 +50,13 @@ class Monitor:
                 self._tell(r)
 
     def _tell(self, peer: int) -> None:
-        self._group.send(torch.tensor([self._round]), peer, _TAG)
+        self._group.send(torch.tensor([self._round], device="cpu"), peer, _TAG)
 
     def _came(self, peer: int, until: Optional[float]) -> bool:
         """Has @peer come to this barrier? What it said at one before, that timed out here, does not count."""
         while True:
             if peer not in self._awaited:
-                room = torch.zeros(1, dtype=torch.int64)
+                room = torch.zeros(1, dtype=torch.int64, device="cpu")
                 self._group._recv_known(self._awaited, peer, room, peer, _TAG)
             room, work = self._awaited[peer]
             try:

@@ -7,8 +7,8 @@ local function read_members()
 	local list = {}
 	for rank, value in pairs(of.members) do
 		local inc, from, addr, host = first_four(value)
-		local of, done, entered, admit, stamp, flags = (of.reports[rank] or ''):match('^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+)')
-		list[rank] = { inc = inc, from = from, addr = addr, host = host, report = of == inc and
+		local reporter, done, entered, admit, stamp, flags = (of.reports[rank] or ''):match('^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+)')
+		list[rank] = { inc = inc, from = from, addr = addr, host = host, report = reporter == inc and
 			{ done = num(done), entered = num(entered), admit = num(admit), stamp = num(stamp), flags = flags } or nil }
 	end
 	return list

@@ -28,7 +28,7 @@ static struct {
 	size_t used;
 } run;
 
-/* What the next programs find. */
+/* The surroundings of the next programs. */
 static struct {
 	int out_to;	      /* their standard output, < 0: what we read */
 	int ignored, blocked; /* a signal; 0: none */

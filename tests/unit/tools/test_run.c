@@ -102,6 +102,10 @@ TEST(run_keeps_a_port_for_torch)
 	ck_assert_int_eq(shell(NULL, NULL, "echo $MASTER_ADDR $MASTER_PORT"), 0);
 	unsetenv("MASTER_PORT");
 	assert_has("[2] 127.0.0.1 29123\n");
+	setenv("MASTER_PORT", "http", 1);
+	ck_assert_int_eq(shell(NULL, NULL, "true"), 125);
+	unsetenv("MASTER_PORT");
+	assert_has("MASTER_PORT is http: a port from 1 to 65535 is needed");
 }
 
 /* A TMPDIR that would have to be escaped in a URL or in the settings of a store is not used, and that is said. */
