@@ -308,6 +308,8 @@ static void *run(void *arg)
 	int err = cvy_life_take(agent->args.own_page);
 	char word[CVY_PROC_WORD];
 
+	/* By the thread itself: to name another one, glibc opens a file that a program started meanwhile is given. */
+	pthread_setname_np(pthread_self(), "covey-agent");
 	cvy_proc_word(word, sizeof(word));
 	join.text = word;
 	cvy_slice_short();
@@ -332,7 +334,6 @@ static int start_thread(struct cvy_agent *agent)
 		return cvy_fail(agent->args.box, COVEY_ERR_IO, -1, 0, "cannot start the agent's thread: %s%s",
 				strerror(err), cvy_process_hint(err, why, sizeof(why)));
 	agent->has_thread = 1;
-	pthread_setname_np(agent->thread, "covey-agent");
 	while (sem_wait(&agent->ready) && errno == EINTR)
 		;
 	if (agent->life_err)

@@ -75,6 +75,7 @@ static void *watch(void *arg)
 	struct waiter waiters[CVY_WATCHER_MAX + 1];
 	unsigned int n;
 
+	pthread_setname_np(pthread_self(), "covey-watcher"); /* by the thread itself: agent.c says why */
 	cvy_slice_short();
 	while ((n = fill(watcher, waiters)) != 0) {
 		uint32_t seen = (uint32_t)waiters[0].value;
@@ -124,7 +125,6 @@ int cvy_watcher_new(void (*kick)(void *ctx), void *ctx, struct cvy_watcher **out
 		free(watcher);
 		return COVEY_ERR_IO;
 	}
-	pthread_setname_np(watcher->thread, "covey-watcher");
 	*out = watcher;
 	return 0;
 }

@@ -316,6 +316,8 @@ def differs(store, rank, change):
     with pytest.raises(covey.errors.MismatchError) as refused:
         for _ in range(2):  # the rank that is ahead learns of it in its next call
             buffer.dispatch(**arguments)
+    store.set(f"told{rank}", "")
+    store.wait([f"told{1 - rank}"])  # a rank that ended at once would be told to the other as dead instead
     return str(refused.value)
 
 
