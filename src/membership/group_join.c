@@ -129,7 +129,6 @@ void cvy_join_registered(struct cvy_group_state *g, const struct cvy_event *e)
 {
 	const char *rank = cvy_reply_get(e->argc, e->argv, "rank"), *inc = cvy_reply_get(e->argc, e->argv, "inc");
 	const char *gid = cvy_reply_get(e->argc, e->argv, "gid"), *secret = cvy_reply_get(e->argc, e->argv, "secret");
-	const char *policy = cvy_reply_get(e->argc, e->argv, "policy");
 	uint64_t max = cvy_record_number(&g->heard, "max"), number = inc ? strtoull(inc, NULL, 10) : 0;
 	int r;
 
@@ -145,7 +144,6 @@ void cvy_join_registered(struct cvy_group_state *g, const struct cvy_event *e)
 	g->rank = r;
 	g->inc = number;
 	g->world = (int)cvy_record_number(&g->heard, "world");
-	g->manual = policy && strcmp(policy, "manual") == 0;
 	cvy_text_set(g->gid, sizeof(g->gid), gid);
 	if (!g->have_secret && secret && strlen(secret) == 64)
 		hex(g->secret, secret);

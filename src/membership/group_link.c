@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static void want(struct cvy_group_state *g, int rank, uint64_t inc, const struct cvy_field *place)
 {
@@ -35,10 +36,12 @@ static void want_members(struct cvy_group_state *g, const struct cvy_record *rec
 static void joiner_seen(struct cvy_group_state *g, int rank, uint64_t inc)
 {
 	struct peer *p = &g->peer[rank];
+	const char *policy;
 
-	if (!g->manual || !g->view || p->seen_join == inc || cvy_record_at(&g->news, 'w', (uint64_t)rank))
+	if (!g->view || p->seen_join == inc || cvy_record_at(&g->news, 'w', (uint64_t)rank) || p->inc != inc || !p->up)
 		return;
-	if (p->inc != inc || !p->up)
+	policy = cvy_record_get(&g->heard, "policy");
+	if (!policy || strcmp(policy, "manual") != 0)
 		return;
 	p->seen_join = inc;
 	cvy_group_event(g, COVEY_EVENT_JOIN_REQUESTED, rank, "a joiner waits to be asked for");
@@ -126,8 +129,10 @@ static void tend(struct cvy_group_state *g, int r)
 	struct peer *p = &g->peer[r];
 
 	if (p->inc != p->want) {
-		if (p->inc)
+		if (p->inc) {
 			cvy_do(g, CVY_DO_DROP, r)->inc = p->inc;
+			joiner_gone(g, r, p->inc, p->want ? "another joiner took its rank" : "it waits no longer");
+		}
 		p->inc = p->want;
 		g->ups -= p->up;
 		g->link_changes++;

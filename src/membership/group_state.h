@@ -127,7 +127,7 @@ struct cvy_group_state {
 	int displaced;		     /* times that it lost its place before a view listed it: lengthens waits */
 	char gid[40], life[80], stat[CVY_STAT_TEXT];
 	uint8_t secret[32];
-	int have_secret, rank, max_ranks, manual;
+	int have_secret, rank, max_ranks;
 	uint64_t inc;
 	int world; /* of the store: processes that form the group */
 

@@ -533,6 +533,40 @@ TEST(the_room_of_a_large_step_is_not_kept)
 	ck_assert_int_lt(acts.room, OTHERS / 2);
 }
 
+static int heard_of_joiner(int kind)
+{
+	for (int i = 0; i < acts.count; i++)
+		if (acts.item[i].kind == CVY_DO_PUBLISH && acts.item[i].event.kind == kind)
+			return acts.item[i].event.rank;
+	return -1;
+}
+
+static void tells_of_joiner(const char *joiner)
+{
+	char text[256];
+
+	pass(1100);
+	snprintf(text, sizeof(text), "OK" STATE("run", "1", "aa") VIEW(TWO, L1) "%s", joiner);
+	answer("peek", text);
+}
+
+/* Its process may be replaced before its link breaks. An operator may have set the policy since this rank came. */
+TEST(a_joiner_that_was_seen_is_lost_when_another_has_its_rank)
+{
+	to_learned_as("|policy|manual");
+	repaired(1);
+	answer("ack", "ACTIVE" STATE("run", "1", "aa") VIEW(TWO, L1));
+	tells_of_joiner("|j:2|9 n a h 0");
+	event(CVY_EV_LINK_UP, 2, 9, 0);
+	ck_assert_int_eq(heard_of_joiner(COVEY_EVENT_JOIN_REQUESTED), 2);
+	tells_of_joiner("|j:2|11 n a h 0");
+	ck_assert_int_eq(heard_of_joiner(COVEY_EVENT_JOIN_LOST), 2);
+	event(CVY_EV_LINK_UP, 2, 11, 0);
+	ck_assert_int_eq(heard_of_joiner(COVEY_EVENT_JOIN_REQUESTED), 2);
+	tells_of_joiner("");
+	ck_assert_int_eq(heard_of_joiner(COVEY_EVENT_JOIN_LOST), 2);
+}
+
 static int suspects_after(int beat_ms)
 {
 	now += (uint64_t)beat_ms * CVY_MS;
