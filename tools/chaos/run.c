@@ -3,6 +3,7 @@
  * A run by plan: the crew works; the steps are done one after the other and repeated until the time is up; at the end a
  * whole group must work and stop in order.
  */
+#include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <signal.h>
@@ -310,6 +311,24 @@ void chaos_run_init(struct chaos_run *run, const struct chaos_options *opt)
 	run->bucket_ns = UINT64_C(60000000000) / CHAOS_BUCKETS;
 }
 
+/* A process of its own removes the directory however this one ends. */
+static void remove_dir_later(const char *dir)
+{
+	char byte;
+	int end[2];
+
+	if (pipe2(end, O_CLOEXEC))
+		return;
+	if (!fork()) {
+		setsid(); /* Ctrl-C is not for it */
+		close(end[1]);
+		if (!read(end[0], &byte, 1))
+			tool_remove_dir(dir);
+		_exit(0);
+	}
+	close(end[0]);
+}
+
 int chaos_run_open(struct chaos_run *run)
 {
 	const char *why, *tmp = tool_tmp(&why);
@@ -321,6 +340,7 @@ int chaos_run_open(struct chaos_run *run)
 		run->server.dir[0] = '\0';
 		return -1;
 	}
+	remove_dir_later(run->server.dir);
 	if (run->plan.hosts) {
 		if (chaos_net_open(run->plan.hosts))
 			return CHAOS_SKIPPED;

@@ -34,4 +34,29 @@ for tool in "$run" "$@"; do
 	*ep-admin) loses 5 "$tool" plan 4 && loses 5 "$tool" plan 4 --json ;;
 	esac
 done
+
+# Of ep-chaos nothing is left either when it is ended: its reader is gone, or somebody stops it.
+TMPDIR=$(mktemp -d) && export TMPDIR
+is_empty()
+{
+	for _ in 1 2 3 4 5 6 7 8 9 10; do
+		[ -n "$(ls -A "$TMPDIR")" ] || return 0
+		sleep 0.5
+	done
+	echo "$* leaves $(ls -A "$TMPDIR")"
+	failed=1
+}
+for tool in "$@"; do
+	case $tool in
+	*ep-chaos)
+		"$tool" -v --kills 3 2>&1 | head -n 1 >/dev/null
+		is_empty "ep-chaos | head"
+		"$tool" --idle 60 >/dev/null 2>&1 &
+		while kill -0 $! && [ -z "$(ls -A "$TMPDIR")" ]; do sleep 0.1; done
+		kill $! && wait $!
+		is_empty "a stopped ep-chaos"
+		;;
+	esac
+done
+rm -r "$TMPDIR"
 exit $failed
