@@ -515,6 +515,9 @@ struct covey_combine_args {
 	int zero_experts, copy_experts, constant_experts;
 	const float *constant_a1, *constant_a2; /* [constant_experts] */
 	const float *constant_v;		/* [constant_experts][H] */
+
+	/* [num_tokens][H], may be NULL: each sum begins with it, and renormalise multiplies it, too. On devices UNSUPPORTED */
+	const float *bias;
 };
 
 #define COVEY_COMBINE_INIT COVEY_INIT_(covey_combine_args, )

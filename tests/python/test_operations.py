@@ -495,11 +495,14 @@ def special(group, preset):
         for j in range(2):
             terms = terms + (ids == 8 + j)[..., None] * (a1[j] * x + a2[j] * v[j])[:, None]
         np.testing.assert_array_equal(covey.from_bf16(out), (weights[..., None] * terms).sum(1))
+        out, _ = ep.combine(covey.to_bf16(np.nan_to_num(y)), routed, ids, weights, bias=x, **given)
+        np.testing.assert_array_equal(covey.from_bf16(out), x + (weights[..., None] * terms).sum(1))
         for wrong, kind, why in (({"constants": (a1, a2)}, ValueError, "must be \\(a1, a2, v\\)"),
                                  ({"constants": (a1, a2, v[:1])}, ValueError, "have 2, 2 and 16 elements"),
                                  ({"constants": (a1, a2, v.astype(np.float64))}, TypeError, "constant_v has elements"),
                                  ({"x": None}, covey.errors.InvalError, "x must not be NULL"),
                                  ({"x": x}, TypeError, "x has elements of float32"),
+                                 ({"bias": x[1:]}, ValueError, "bias has 112 elements, it needs 128"),
                                  ({"copy_experts": -1}, covey.errors.InvalError, "must be 0 or more")):
             with pytest.raises(kind, match=why):
                 ep.combine(routed.x, routed, ids, weights, **{**given, **wrong})

@@ -97,7 +97,7 @@ def work(rank, rows, ids, weights):
 def expected_sum(rank, owners, number, experts):
     x, ids, weights = inputs(rank, number, experts)
     parts = [work(owner, x, experts_here(owner, ids), weights).float() for owner in owners]
-    return sum(parts).to(torch.bfloat16) if parts else torch.zeros_like(x)
+    return sum(parts) if parts else torch.zeros(x.shape)
 
 
 def normal_step(buffer, number, size, how, codes=False, worst=0, alignment=1, owners=None, dies=False):
@@ -150,8 +150,7 @@ def normal_step(buffer, number, size, how, codes=False, worst=0, alignment=1, ow
     event.current_stream_wait() if how == "event" else None
     owners = [r for r in range(size) if r not in masked_of(buffer, size)]
     want = expected_sum(rank, owners, number, experts)
-    if number % 2:
-        want = (want.float() + 8).to(torch.bfloat16)
+    want = (want + 8 if number % 2 else want).to(torch.bfloat16)
     assert torch.allclose(out.float(), want.float(), atol=0.05 * max(1, float(want.abs().max() if len(want) else 1))) \
         if codes else torch.equal(out, want)
     here = (ids >= 0) & torch.isin(ids // PER_RANK, torch.tensor(owners))
@@ -222,6 +221,24 @@ def normal(group):
 @pytest.mark.parametrize("world", [1, 3])
 def test_normal_mode(ranks, world):
     ranks.run(world, normal, device="none")
+
+
+def rounds_once(group):
+    """Rows of two ranks, whose sum is halfway between two numbers: biases decide which."""
+    buffer = deep_ep.Buffer(group, explicitly_destroy=True)
+    x, ids = torch.ones((1, HIDDEN), dtype=torch.bfloat16), torch.tensor([[0, PER_RANK]])
+    per_rank, _, per_expert, there, _ = buffer.get_dispatch_layout(ids, 2 * PER_RANK)
+    rows, *_, handle, _ = buffer.dispatch(x, num_tokens_per_rank=per_rank, is_token_in_rank=there,
+                                          num_tokens_per_expert=per_expert, topk_idx=ids, topk_weights=torch.ones(1, 2))
+    y, small = rows * 2.0 ** (-8 * group.rank()), x * 2.0 ** -10
+    for bias, want in ((None, 1), (small, 1 + 2**-7), ((small, -small), 1), ((small, small), 1 + 2**-7)):
+        mine = bias if group.rank() == 0 else None  # each rank has its own
+        assert (buffer.combine(y, handle, bias=mine)[0] == (want if group.rank() == 0 else 1)).all(), (bias, want)
+    buffer.destroy()
+
+
+def test_a_sum_with_biases_is_rounded_once(ranks):
+    ranks.run(2, rounds_once, device="none")
 
 
 def loses_one_in_normal_mode(group):
@@ -311,7 +328,7 @@ def elastic(group):
         out, back, event = buffer.combine(y, handle, num_sms=sms, async_with_compute_stream=True)
         with event(release_handle=True):
             pass
-        assert torch.equal(out, expected_sum(rank, range(size), number, experts)) and back is None
+        assert torch.equal(out, expected_sum(rank, range(size), number, experts).to(torch.bfloat16)) and back is None
         assert event.event is None
     for number in range(6):
         expanded(buffer, number, (True, False)[number % 2], (1, 4)[number // 2 % 2], number >= 3)
@@ -365,7 +382,7 @@ def expanded(buffer, number, looks, alignment, codes):
         assert torch.equal(rows[here], theirs[(places[here, 0] % TOKENS).long()])
     assert torch.equal(places[:, 1] % TOP_K, (local >= 0).int().argmax(1).int())
     out, back, _ = buffer.combine(y, handle, topk_weights=recv_weights)
-    wanted = expected_sum(rank, range(size), number, experts)
+    wanted = expected_sum(rank, range(size), number, experts).to(torch.bfloat16)
     assert torch.allclose(out.float(), wanted.float(), atol=0.05 * max(1, float(wanted.abs().max() if len(x) else 1))) \
         if codes else torch.equal(out, wanted)
     assert torch.equal(back, torch.where(ids >= 0, weights, 0))

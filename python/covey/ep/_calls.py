@@ -256,12 +256,13 @@ class Calls(Members):
     def combine(self, rows: Rows, y: torch.Tensor, ids: torch.Tensor, out: torch.Tensor, *,
                 weights: Optional[torch.Tensor] = None, waited: Optional[torch.Tensor] = None,
                 active: Optional[torch.Tensor] = None, timeout_ms: int = 0, shape: Optional[Shape] = None,
-                after: Optional[Callable] = None, **how: Any):
+                bias: Optional[torch.Tensor] = None, after: Optional[Callable] = None, **how: Any):
         """Brings the experts' results @y back into @out.
 
         Args:
             rows: of the dispatch of these tokens
             shape: with host memory another than that of the dispatch, which differs in `hidden` alone
+            bias: with host memory and rows of COMPACT: each sum begins with it
 
         Returns:
             (event or None, hook or None)
@@ -271,7 +272,7 @@ class Calls(Members):
             return self._by_myself().combine(rows, y, ids, out, weights, after, how)
         device = _place(y)
         inputs = {"y": y, "out": out, _ids(ids): ids, "active_ranks": self.active(device) if active is None else active,
-                  "weights": weights, "waited": waited}
+                  "weights": weights, "waited": waited, "bias": bias}
         args = _abi.covey_combine_args(_COMBINE_SIZE, ids.shape[0], timeout_ms)
         _point(args, device, inputs)
         rows.point(args, rows.layout.of_combine)

@@ -192,14 +192,17 @@ def combine(calls: Calls, routing: Routing, y: torch.Tensor, topk_weights: Optio
         matrix(addend, "bias", len(ids), routing.shape.hidden, rows.dtype)
 
     @plain
-    def add_bias() -> None:
-        out.copy_(sum((b.float() for b in addends), out.float()))
+    def added(to: Any) -> Any:
+        return sum((b.float() for b in addends), to)
+
+    where = {}
+    if addends:  # devices have rounded the sum before anything can be added
+        where = {"after": lambda: plain(out.copy_)(added(out.float()))} if y.is_cuda else {"bias": added(0)}
 
     back = None
     if topk_weights is not None:
         back = _combine_weights(calls, routing, topk_weights, event, previous)
-    event_handle, _ = calls.combine(rows, y, ids, out, after=add_bias if addends else None, event=event,
-                                    previous=previous)
+    event_handle, _ = calls.combine(rows, y, ids, out, event=event, previous=previous, **where)
     if event:
         calls.keep(*addends)
     return out, back, event_handle

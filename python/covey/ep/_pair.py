@@ -319,6 +319,7 @@ class Ep:
         runs = (bins if self._once() else el) * size
         return {"x": n * self.hidden, "x_scales": n * -(-self.hidden // 128),
                 "smooth": self.experts * self.hidden, "experts": n * self.top_k, "weights": n * self.top_k, "out": n * self.hidden,
+                "bias": n * self.hidden,
                 "packed_x": bins * rows * self._width(), "y": bins * rows * self.hidden, "count": el,
                 "src_info": bins * rows, "range": runs, "packed_scales": bins * rows * self._groups(),
                 "recv_experts": bins * rows * self.top_k, "recv_weights": bins * rows * self.top_k,
@@ -353,7 +354,7 @@ class Ep:
 
     def combine(self, y, routed: Routed, experts, weights, *, out=None, renormalise: bool = False, active_ranks=None,
                 waited=None, timeout_ms: int = 0, stream: Any = None, expert_scale=None, x=None,
-                zero_experts: int = 0, copy_experts: int = 0, constants: Optional[Sequence] = None):
+                zero_experts: int = 0, copy_experts: int = 0, constants: Optional[Sequence] = None, bias=None):
         """Brings the experts' results back and sums them.
 
         Args:
@@ -367,6 +368,7 @@ class Ep:
                 order: so many experts that give 0, so many that give x, and (a1, a2, v), float32 [n], [n] and [n, H]: n
                 that give a1 * x + a2 * v. No rank has them
             x: [n, H] of dtype, or uint16: the tokens; needed with copy_experts or constants
+            bias: [n, H] float32, on host memory: each sum begins with it, and is rounded once
 
         Returns:
             (out, outcome); outcome.ranks are the owners whose rows took part
@@ -381,7 +383,7 @@ class Ep:
         kept = self._fill(args, args.num_tokens, {"y": y, "experts": experts, "weights": weights, "out": out, "count": routed.count,
                             "src_info": routed.src_info, "range": routed.range, "route": routed.route,
                             "active_ranks": active_ranks, "waited": waited, "token_mask": routed.token_mask,
-                            "expert_scale": expert_scale, "placed": routed.placed, "x": x,
+                            "expert_scale": expert_scale, "placed": routed.placed, "x": x, "bias": bias,
                             **self._constants(args, constants)})
         args.zero_experts, args.copy_experts = zero_experts, copy_experts
         self._mask(args, kept)
@@ -441,14 +443,14 @@ def _config(max_tokens, hidden, top_k, experts, preset, rows, combine, owners, l
 
 _NEEDED = {EpPreset.FLAT: ["flat"], EpPreset.WIN: ["triplets"]}
 _CONSTANTS = ("constant_a1", "constant_a2", "constant_v")
-_INPUTS = ("x", "x_scales", "smooth", "experts", "weights", "y", "token_mask", "expert_scale", *_CONSTANTS)
+_INPUTS = ("x", "x_scales", "smooth", "experts", "weights", "y", "token_mask", "expert_scale", "bias", *_CONSTANTS)
 _TYPES = {"experts": Dtype.INT32, "weights": Dtype.FLOAT32, "count": Dtype.INT32, "src_info": Dtype.INT32,
           "range": Dtype.INT64, "packed_scales": Dtype.FLOAT32, "x_scales": Dtype.FLOAT32,
           "smooth": Dtype.FLOAT32, "active_ranks": Dtype.INT32, "waited": Dtype.UINT64,
           "recv_experts": Dtype.INT32, "recv_weights": Dtype.FLOAT32, "token_mask": Dtype.UINT8,
           "expert_tokens": Dtype.INT64, "recv_counts": Dtype.INT32, "triplets": Dtype.INT32, "flat": Dtype.INT32,
           "arrived": Dtype.UINT32, "expert_scale": Dtype.FLOAT32,
-          "placed": Dtype.INT32, **dict.fromkeys(_CONSTANTS, Dtype.FLOAT32)}  # the others: the handle's
+          "placed": Dtype.INT32, "bias": Dtype.FLOAT32, **dict.fromkeys(_CONSTANTS, Dtype.FLOAT32)}  # the others: the handle's
 
 
 def _element(dtype) -> Dtype:

@@ -267,9 +267,9 @@ int cvy_ep_check_combine(struct covey_ep *ep, const struct covey_combine_args *a
 	if (!err) {
 		const void *const at[] = { copy->y,	 copy->out,	    copy->weights, copy->active_ranks,
 					   copy->waited, copy->expert_scale };
-		const void *const of_host[] = { copy->experts,	   copy->experts64,   copy->count,     copy->src_info,
-						copy->range,	   copy->token_mask,  copy->placed,    copy->x,
-						copy->constant_a1, copy->constant_a2, copy->constant_v };
+		const void *const of_host[] = { copy->experts,	   copy->experts64,   copy->count,	copy->src_info,
+						copy->range,	   copy->token_mask,  copy->placed,	copy->x,
+						copy->constant_a1, copy->constant_a2, copy->constant_v, copy->bias };
 
 		err = check_memory(ep, stream, at, sizeof(at) / sizeof(at[0]));
 		if (!err && !stream) /* devices do not read these: the route has them */

@@ -465,7 +465,10 @@ static void sum_token(const struct cvy_reduce_table *loops, struct cvy_ep_call *
 		terms_by_rank(call, ids, placed, weights, &terms);
 	else
 		terms_by_expert(call, ids, placed, weights, &terms);
-	memset(call->sum, 0, (size_t)s->hidden * sizeof(*call->sum));
+	if (call->combine.bias)
+		memcpy(call->sum, call->combine.bias + t * (size_t)s->hidden, (size_t)s->hidden * sizeof(*call->sum));
+	else
+		memset(call->sum, 0, (size_t)s->hidden * sizeof(*call->sum));
 	if (parts)
 		sum_parts(loops, call, placed, &terms, t);
 	else

@@ -17,13 +17,13 @@ int cvy_ep_check_specials(struct covey_ep *ep, const struct covey_combine_args *
 			"zero_experts, copy_experts and constant_experts are %d, %d and %d: each must be 0 or more, "
 			"and with the %d experts of the handle they must be below 2^31",
 			zero, copies, constants, ep->shape.experts);
-	if (!cvy_ep_specials(a))
-		return 0;
-	if (stream)
+	if (stream && (a->bias || cvy_ep_specials(a)))
 		return cvy_ep_fail(
 			ep->group, COVEY_ERR_UNSUPPORTED,
-			"zero, copy and constant experts are for host memory: on devices a sum is rounded before "
-			"they could be added. Give 0, and add their terms to out");
+			"bias and zero, copy and constant experts are for host memory: on devices a sum is rounded "
+			"before they could be added. Give NULL and 0, and add their terms to out");
+	if (!cvy_ep_specials(a))
+		return 0;
 	if (!a->num_tokens)
 		return 0;
 	if (copies + constants > 0 && !a->x)

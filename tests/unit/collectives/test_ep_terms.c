@@ -2,8 +2,8 @@
 /*
  * The terms of a combine: results of experts, multiplied by the factor of their expert (expert_scale) or not, rounded or in
  * codes, summed by expert or by rank; and zero, copy and constant experts: ids from E on that no rank has. Each rank makes
- * what its own tokens must come back as from the routing alone. Ranks may give no factors, and have different numbers of
- * experts that no rank has.
+ * what its own tokens must come back as from the routing alone. Ranks may give no factors or no bias, and have different
+ * numbers of experts that no rank has.
  *
  * labels: redis tsan
  */
@@ -58,9 +58,10 @@ static struct job {
 	struct covey_ep *ep;
 	int rank, tokens, zero, copies, constants;
 	int without;   /* this rank gives no factors */
+	int biased;    /* this rank gives a bias */
 	uint64_t here; /* owners that take part */
 	uint16_t x[T * H], packed[E * ROWS * H], out[T * H];
-	float weights[T * K], recv_weights[ROWS * K], v[CONSTANTS * H];
+	float weights[T * K], recv_weights[ROWS * K], v[CONSTANTS * H], bias[T * H];
 	int32_t ids[T * K], left[T * K], placed[T * K]; /* left: without what is masked or no expert */
 	int64_t ids64[T * K];
 	uint8_t mask[T * K];
@@ -137,9 +138,14 @@ static float terms(const struct job *j, int t, int h, int of, float sum)
 	return sum;
 }
 
+static float begin(const struct job *j, int t, int h)
+{
+	return j->biased ? j->bias[t * H + h] : 0;
+}
+
 static float by_rank(const struct job *j, int t, int h)
 {
-	float sum = 0, v[8];
+	float sum = begin(j, t, h), v[8];
 
 	for (int o = 0; o < WORLD; o++) {
 		int named = 0;
@@ -162,7 +168,7 @@ static float by_rank(const struct job *j, int t, int h)
 
 static float by_expert(const struct job *j, int t, int h)
 {
-	float sum = 0, v[8];
+	float sum = begin(j, t, h), v[8];
 
 	for (int i = t * K; i < (t + 1) * K; i++) {
 		int e = j->left[i];
@@ -217,6 +223,9 @@ static void fill(struct job *j, uint64_t seed)
 		j->x[t * H + ODD] = (uint16_t)(t % 3 == 0 ? 0xff81 : t % 3 == 1 ? 0x7c00 : 0x8001);
 	for (int i = 0; i < CONSTANTS * H; i++)
 		j->v[i] = (float)(int)(harness_random(&state) % 1000) / 77 - 6;
+	j->biased = (seed + (uint64_t)j->rank) % 2 != 0;
+	for (int i = 0; i < T * H; i++)
+		j->bias[i] = (float)(int)(harness_random(&state) % 1000) / 77 - 6;
 	for (int i = 0; i < T * K; i++) { /* experts of ranks once in a token, the others at will */
 		first = i % K ? first : (int)(harness_random(&state) % E);
 		j->ids[i] = harness_random(&state) % 2 ? (first + i % K) % E
@@ -314,6 +323,7 @@ static void combine_args(struct job *j, struct covey_combine_args *a)
 	a->constant_a1 = a1;
 	a->constant_a2 = a2;
 	a->constant_v = j->v;
+	a->bias = j->biased ? j->bias : NULL;
 	a->expert_scale = j->way->scaled && j->rank != j->without ? factor + j->rank * (E / WORLD) : NULL;
 }
 
@@ -399,6 +409,10 @@ TEST_RANKS(what_is_missing_is_said, 1)
 		must_refuse(m->group, covey_combine(j->ep, &a, stream, NULL), COVEY_ERR_UNSUPPORTED,
 			    "are for host memory");
 		j->zero = j->copies = j->constants = 0;
+		combine_args(j, &a);
+		a.bias = j->bias;
+		must_refuse(m->group, covey_combine(j->ep, &a, stream, NULL), COVEY_ERR_UNSUPPORTED,
+			    "bias and zero, copy and constant experts are for host memory");
 		if (plain[i].preset == COVEY_EP_COMPACT) /* rows of several experts have no factor */
 			REFUSED(expert_scale, factor, "expert_scale differs by expert");
 		covey_ep_destroy(j->ep);

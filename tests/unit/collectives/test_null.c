@@ -264,6 +264,7 @@ static void fill_args(void)
 							 .constant_a1 = weights,
 							 .constant_a2 = weights,
 							 .constant_v = constant_v,
+							 .bias = constant_v,
 							 .out = out };
 }
 
