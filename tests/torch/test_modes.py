@@ -129,3 +129,38 @@ def grows(store, rank, mode):
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "fake"])
 def test_a_buffer_grows(processes, mode):
     assert processes.run(WORLD, grows, mode) == [True] * WORLD
+
+
+def counts(group):
+    """What CommDebugMode says of each collective, called once."""
+    from torch.distributed.tensor.debug import CommDebugMode
+
+    rank, ops = group.rank(), torch.ops.c10d
+    mine, parts = torch.ones(3), [torch.empty(3) for _ in range(WORLD)]
+    wide, sums = torch.empty(3 * WORLD), torch.ones(3 * WORLD)
+    calls = {
+        ops.allreduce_: lambda: dist.all_reduce(mine),
+        ops.allreduce_coalesced_: lambda: dist.all_reduce_coalesced([mine, torch.ones(2)]),
+        ops.broadcast_: lambda: dist.broadcast(mine, 0),
+        ops.reduce_: lambda: dist.reduce(mine, 0),
+        ops.allgather_: lambda: dist.all_gather(parts, mine),
+        ops._allgather_base_: lambda: dist.all_gather_into_tensor(wide, mine),
+        ops.allgather_coalesced_: lambda: dist.all_gather_coalesced([[torch.empty(3)] for _ in range(WORLD)], [mine]),
+        ops.reduce_scatter_: lambda: dist.reduce_scatter(mine, [torch.ones(3) for _ in range(WORLD)]),
+        ops._reduce_scatter_base_: lambda: dist.reduce_scatter_tensor(mine, sums),
+        ops.gather_: lambda: dist.gather(mine, parts if rank == 0 else None),
+        ops.scatter_: lambda: dist.scatter(mine, parts if rank == 0 else None),
+        ops.alltoall_: lambda: dist.all_to_all([torch.empty(3) for _ in range(WORLD)], parts),
+        ops.alltoall_base_: lambda: dist.all_to_all_single(wide, sums),
+        torch.ops.c10d_functional.all_reduce: lambda: torch.distributed._functional_collectives.all_reduce(mine, "sum", group),
+    }
+    for op, call in calls.items():
+        with CommDebugMode() as mode:
+            call()
+        assert dict(mode.get_comm_counts()) == {op: 1}, (op, mode.get_comm_counts())
+    dist.barrier()
+    return True
+
+
+def test_comm_debug_mode_counts(ranks):
+    assert ranks.run(WORLD, counts, device="none") == [True] * WORLD

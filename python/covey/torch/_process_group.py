@@ -15,6 +15,7 @@ from torch.distributed import AllreduceOptions, ReduceOp
 from .. import _abi
 from .._plain import empty, plain
 from ._anysource import AnySourceWork
+from ._counted import counted
 from ._errors import errors_of_torch
 from ._launch import Launcher, all_of
 from ._options import Options
@@ -22,6 +23,7 @@ from ._sparse import sparse_allreduce
 from ._tensors import REDUCED, bytes_of, dense, flat, overlap, places, reduction, unflat, whole
 from ._work import Batch, HostWork, MessageWork
 
+_modes = torch._C._len_torch_dispatch_stack
 _SUM, _AVG = ReduceOp.SUM, ReduceOp.AVG
 _SUMS = {known: (int(dtype), int(_abi.Redop.SUM)) for known, dtype in REDUCED.items()}
 _AVERAGES = {known: (int(dtype), int(_abi.Redop.AVG)) for known, dtype in REDUCED.items()}
@@ -50,6 +52,9 @@ def _named(*places: str) -> Callable:
     def decorate(function: Callable) -> Callable:
         @functools.wraps(function)
         def run(self: Any, *given: Any, **by_name: Any) -> Any:
+            if _modes():
+                with counted(function.__name__):
+                    return run(self, *given, **by_name)
             if not by_name and len(given) <= at["opts"] + 1:
                 return function(self, *given)
             values = [*given, *[None] * (len(places) - len(given))]
@@ -225,6 +230,7 @@ class ProcessGroup(Launcher):
                 return self._call([("covey_allreduce", (at, at, t.numel(), *plain))], [t], opts)
         return self.allreduce_coalesced([t], opts)
 
+    @_named("tensors", "opts")
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         if any(t.is_sparse for t in given):
