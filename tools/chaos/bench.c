@@ -353,9 +353,7 @@ static void load_of(struct chaos_plan *plan, const struct chaos_options *opt)
 	plan->ranks = opt->world;
 	plan->groups = plan->sizes = 1;
 	plan->bytes[0] = (uint32_t)opt->bytes;
-	plan->work = opt->tokens ? 1u << CHAOS_W_DISPATCH
-		     : opt->mix	 ? (1u << CHAOS_W_COMBINE) - 1
-				 : 1u << CHAOS_W_ALLREDUCE;
+	plan->work = opt->tokens ? 1u << CHAOS_W_DISPATCH : opt->mix ? (1u << CHAOS_W_COMBINE) - 1 : 1u << OP_ALLREDUCE;
 }
 
 int chaos_bench_run(const struct chaos_options *given)

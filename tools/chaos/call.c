@@ -15,11 +15,6 @@ const char *chaos_call_text(const struct chaos_call *c, char *to, size_t bytes)
 	return to;
 }
 
-static bool blocks(enum chaos_work op)
-{
-	return op == CHAOS_W_ALLTOALL || op == CHAOS_W_REDUCE_SCATTER || op == CHAOS_W_SCATTER;
-}
-
 static void put(void *at, int dtype, size_t i, float v)
 {
 	if (dtype == COVEY_FLOAT64)
@@ -45,10 +40,10 @@ static size_t part(const struct chaos_member *m, const struct chaos_call *c, int
 
 struct chaos_blocks chaos_call_lay_out(const struct chaos_member *m, const struct chaos_call *c)
 {
-	bool gathers = c->op == CHAOS_W_ALLGATHERV;
+	bool gathers = !operation_table[c->op].send_blocks;
 	struct chaos_blocks u = { 0 };
 
-	for (int r = 0; r < m->size && (gathers || c->op == CHAOS_W_ALLTOALLV); r++) {
+	for (int r = 0; r < m->size && operation_table[c->op].uneven; r++) {
 		u.at[r] = (size_t)r * (c->count + CHAOS_CALL_GAP);
 		u.send[r] = part(m, c, m->rank, gathers ? 0 : r);
 		u.recv[r] = part(m, c, r, gathers ? 0 : m->rank);
@@ -60,21 +55,23 @@ struct chaos_blocks chaos_call_lay_out(const struct chaos_member *m, const struc
 	return u;
 }
 
-/* Where this rank's input is; not all operations have a form in place. */
+/* Where this rank's input is; not all forms in place are drawn. */
 static float *input(struct chaos_member *m, const struct chaos_call *c, const struct chaos_blocks *u)
 {
-	bool whole = c->op == CHAOS_W_ALLREDUCE || c->op == CHAOS_W_BROADCAST || c->op == CHAOS_W_REDUCE;
+	const struct operation *o = &operation_table[c->op];
 
-	if (c->in_place && (whole || (c->op == CHAOS_W_ALLTOALL && !m->device)))
-		return m->recv;
-	if (c->in_place && c->op == CHAOS_W_ALLGATHER)
-		return m->recv + (size_t)m->rank * c->count;
-	return c->in_place && c->op == CHAOS_W_ALLGATHERV ? m->recv + u->at[m->rank] : m->send;
+	if (!c->in_place || (o->rooted && operation_has_blocks(o)))
+		return m->send;
+	if (o->send_blocks)
+		return o->recv_blocks && !o->uneven && !m->device ? m->recv : m->send;
+	if (o->recv_blocks)
+		return m->recv + (o->uneven ? u->at[m->rank] : (size_t)m->rank * c->count);
+	return m->recv;
 }
 
 static float *output(struct chaos_member *m, const struct chaos_call *c)
 {
-	return c->in_place && c->op == CHAOS_W_REDUCE_SCATTER ? m->send + (size_t)m->rank * c->count : m->recv;
+	return c->in_place && c->op == OP_REDUCE_SCATTER ? m->send + (size_t)m->rank * c->count : m->recv;
 }
 
 static void put_all(const struct chaos_member *m, float *at, int dtype, int to, size_t count)
@@ -90,54 +87,55 @@ static void put_all(const struct chaos_member *m, float *at, int dtype, int to, 
 
 void chaos_call_fill(struct chaos_member *m, const struct chaos_call *c, const struct chaos_blocks *u)
 {
-	bool apart = c->op == CHAOS_W_ALLTOALLV, many = apart || blocks(c->op);
+	const struct operation *o = &operation_table[c->op];
+	bool apart = o->send_blocks && o->uneven;
 	size_t most = chaos_elements(m) + CHAOS_ROOM_SLACK / sizeof(float);
 	size_t stride = (apart ? c->count + CHAOS_CALL_GAP : c->count) * (c->dtype == COVEY_FLOAT64 ? 2 : 1);
 	float *from = input(m, c, u);
 
+	if (o->no_data)
+		return;
 	memset(m->recv, UNTOUCHED, most * sizeof(float));
-	for (int r = 0; r < (many ? m->size : 1) && c->count < most; r++)
+	for (int r = 0; r < (o->send_blocks ? m->size : 1) && c->count < most; r++)
 		put_all(m, from + (size_t)r * stride, c->dtype, r,
-			apart			      ? u->send[r]
-			: c->op == CHAOS_W_ALLGATHERV ? u->send[m->rank] + (size_t)(c->more_at < 0 ? c->more : 0)
-						      : c->count + (size_t)c->more);
+			apart	    ? u->send[r]
+			: o->uneven ? u->send[m->rank] + (size_t)(c->more_at < 0 ? c->more : 0)
+				    : c->count + (size_t)c->more);
+}
+
+int chaos_operate(struct chaos_member *m, int op, struct operation_call call)
+{
+	int (*make)(const struct operation_call *) = operation_table[op].call;
+
+	call.group = m->group;
+	if (m->device) {
+		call.stream = chaos_stream(m);
+		return chaos_device_end(m, chaos_device_begin(m) ? COVEY_ERR_IO : make(&call), call.result);
+	}
+	if (!chaos_in_two(m))
+		return make(&call);
+	call.work = &m->work;
+	return chaos_started(m, make(&call), call.result);
 }
 
 int chaos_call_make(struct chaos_member *m, const struct chaos_call *c, const struct chaos_blocks *u,
 		    struct covey_result *result)
 {
-	void *send = c->bare ? NULL : chaos_there(m, input(m, c, u)), *recv = chaos_there(m, output(m, c));
+	struct operation_call call = { .send = c->bare ? NULL : chaos_there(m, input(m, c, u)),
+				       .recv = chaos_there(m, output(m, c)),
+				       .count = c->count,
+				       .dtype = c->dtype,
+				       .redop = c->redop,
+				       .root = c->root,
+				       .send_counts = u->send,
+				       .send_displs = u->at,
+				       .recv_counts = c->bare ? NULL : u->recv,
+				       .recv_displs = u->at,
+				       .result = result };
 
-	switch (c->op) {
-	case CHAOS_W_BROADCAST:
-		return CHAOS_CALL(broadcast, send, recv, c->count, c->dtype, c->root);
-	case CHAOS_W_ALLGATHER:
-		return CHAOS_CALL(allgather, send, recv, c->count, c->dtype);
-	case CHAOS_W_ALLTOALL:
-		return CHAOS_CALL(alltoall, send, recv, c->count, c->dtype);
-	case CHAOS_W_ALLTOALLV:
-		return c->bare ? CHAOS_CALL(alltoallv, send, u->send, u->at, recv, NULL, u->at, c->dtype)
-			       : CHAOS_CALL(alltoallv, send, u->send, u->at, recv, u->recv, u->at, c->dtype);
-	case CHAOS_W_BARRIER:
-		if (!m->device)
-			return covey_barrier(m->group, NULL, result);
-		return chaos_device_end(
-			m, chaos_device_begin(m) ? COVEY_ERR_IO : covey_barrier(m->group, chaos_stream(m), result),
-			result);
-	case CHAOS_W_REDUCE:
-		return CHAOS_CALL(reduce, send, recv, c->count, c->dtype, c->redop, c->root);
-	case CHAOS_W_REDUCE_SCATTER:
-		return CHAOS_CALL(reduce_scatter, send, recv, c->count, c->dtype, c->redop);
-	case CHAOS_W_ALLGATHERV:
-		return CHAOS_CALL(allgatherv, send, u->send[m->rank] + (size_t)(c->more_at < 0 ? c->more : 0), recv,
-				  u->recv, u->at, c->dtype);
-	case CHAOS_W_GATHER:
-		return CHAOS_CALL(gather, send, recv, c->count, c->dtype, c->root);
-	case CHAOS_W_SCATTER:
-		return CHAOS_CALL(scatter, send, recv, c->count, c->dtype, c->root);
-	default:
-		return CHAOS_CALL(allreduce, send, recv, c->count, c->dtype, c->redop);
-	}
+	if (c->op == OP_ALLGATHERV)
+		call.count = u->send[m->rank] + (size_t)(c->more_at < 0 ? c->more : 0);
+	return chaos_operate(m, c->op, call);
 }
 
 /* ---- Results ---- */
@@ -196,44 +194,21 @@ static int expect_untouched(struct chaos_member *m, const struct chaos_call *c, 
 	return 0;
 }
 
-static int expect_whole(struct chaos_member *m, const struct chaos_call *c)
-{
-	int to = c->op == CHAOS_W_REDUCE_SCATTER || c->op == CHAOS_W_SCATTER ? m->rank : 0;
-	bool given = c->op == CHAOS_W_BROADCAST || c->op == CHAOS_W_SCATTER;
-
-	if (c->op == CHAOS_W_REDUCE && c->root != m->rank)
-		return c->in_place ? 0 : expect_untouched(m, c, c->count);
-	return expect(m, c, 0, c->count, given ? (float)(c->root + 1) : folded(m, c), to);
-}
-
-static int expect_blocks(struct chaos_member *m, const struct chaos_call *c, const struct chaos_blocks *u)
-{
-	bool uneven = c->op == CHAOS_W_ALLTOALLV || c->op == CHAOS_W_ALLGATHERV;
-	int to = c->op == CHAOS_W_ALLTOALL || c->op == CHAOS_W_ALLTOALLV ? m->rank : 0, code = 0;
-
-	if (c->op == CHAOS_W_GATHER && c->root != m->rank)
-		return expect_untouched(m, c, c->count * (size_t)m->size);
-	for (int r = 0; r < m->size && !code; r++) {
-		float weight = m->record.mask >> r & 1 ? (float)(r + 1) : 0;
-
-		code = expect(m, c, uneven ? u->at[r] : (size_t)r * c->count, uneven ? u->recv[r] : c->count, weight,
-			      to);
-	}
-	return code;
-}
-
 int chaos_call_check(struct chaos_member *m, const struct chaos_call *c, const struct chaos_blocks *u)
 {
-	switch (c->op) {
-	case CHAOS_W_BARRIER:
+	const struct operation *o = &operation_table[c->op];
+	int to = o->send_blocks ? m->rank : 0, n = o->recv_blocks ? m->size : 1, code = 0;
+
+	if (o->no_data)
 		return 0;
-	case CHAOS_W_ALLGATHER:
-	case CHAOS_W_ALLTOALL:
-	case CHAOS_W_ALLTOALLV:
-	case CHAOS_W_ALLGATHERV:
-	case CHAOS_W_GATHER:
-		return expect_blocks(m, c, u);
-	default:
-		return expect_whole(m, c);
+	if (o->to_root && c->root != m->rank)
+		return input(m, c, u) == m->recv ? 0 : expect_untouched(m, c, c->count * (size_t)n);
+	for (int r = 0; r < n && !code; r++) {
+		float own = m->record.mask >> r & 1 ? (float)(r + 1) : 0;
+		float weight = o->of == OP_OF_ALL ? folded(m, c) : o->of == OP_OF_ROOT ? (float)(c->root + 1) : own;
+
+		code = expect(m, c, o->uneven ? u->at[r] : (size_t)r * c->count, o->uneven ? u->recv[r] : c->count,
+			      weight, to);
 	}
+	return code;
 }

@@ -6,7 +6,7 @@
 #include "work.h"
 
 struct chaos_call {
-	enum chaos_work op;
+	int op;
 	size_t count; /* elements, of a block where there are blocks */
 	int dtype, redop, root;
 	int more_at, more; /* of the uneven operations: this many elements more in block `more_at` */
@@ -20,18 +20,9 @@ struct chaos_blocks {
 	size_t send[CHAOS_MAX_RANKS], recv[CHAOS_MAX_RANKS], at[CHAOS_MAX_RANKS];
 };
 
-/* On a device: launched, or captured and replayed. Else started and waited for, or as one call. */
-#define CHAOS_CALL_INTO(result, name, ...) \
-	(m->device	   ? chaos_device_end(m, \
-				      chaos_device_begin(m) \
-						      ? COVEY_ERR_IO \
-						      : covey_##name(__VA_ARGS__, m->group, chaos_stream(m), result), \
-					      result) \
-	 : chaos_in_two(m) ? chaos_started(m, covey_##name##_start(__VA_ARGS__, m->group, NULL, &m->work), result) \
-			   : covey_##name(__VA_ARGS__, m->group, NULL, result))
-#define CHAOS_CALL(...) CHAOS_CALL_INTO(result, __VA_ARGS__)
+/* On a device: launched, or captured and replayed. Else started and waited for, or as one call. COVEY_ERR_* */
+int chaos_operate(struct chaos_member *m, int op, struct operation_call call);
 
-/* call.c */
 const char *chaos_call_text(const struct chaos_call *call, char *to, size_t bytes);
 struct chaos_blocks chaos_call_lay_out(const struct chaos_member *m, const struct chaos_call *call);
 void chaos_call_fill(struct chaos_member *m, const struct chaos_call *call, const struct chaos_blocks *blocks);

@@ -15,8 +15,8 @@ bool chaos_private(const struct chaos_record *record)
 {
 	uint32_t op = record->op;
 
-	return record->own || op == CHAOS_W_ALLTOALL || op == CHAOS_W_ALLTOALLV || op == CHAOS_W_DISPATCH ||
-	       op == CHAOS_W_COMBINE || op == CHAOS_W_REDUCE_SCATTER || op == CHAOS_W_SCATTER || op == CHAOS_W_COME;
+	return record->own || (op < OP_COUNT && operation_table[op].send_blocks) || op == CHAOS_W_DISPATCH ||
+	       op == CHAOS_W_COMBINE || op == CHAOS_W_COME;
 }
 
 static bool alike(const struct chaos_record *a, const struct chaos_record *b)
@@ -60,7 +60,7 @@ static int was_left_behind(const struct chaos_record *record)
 
 static int decided_alone(const struct chaos_record *record)
 {
-	return was_left_behind(record) || record->op == CHAOS_W_BROADCAST || record->op == CHAOS_W_SCATTER;
+	return was_left_behind(record) || (record->op < OP_COUNT && operation_table[record->op].of == OP_OF_ROOT);
 }
 
 /* A member's own log: consecutive numbers, epochs that never fall, itself among the contributors. */

@@ -114,8 +114,8 @@ int chaos_device_outcome(struct chaos_member *m, int err, struct covey_result *r
 		return err;
 	m->record.done_ns = tool_now_ns();
 	m->log = d->seat;
-	m->record.own = m->record.op == CHAOS_W_GATHER; /* uniform on hosts alone */
-	d->next = ++result->seq;			/* records count from 1 */
+	m->record.own = m->record.op == OP_GATHER; /* uniform on hosts alone */
+	d->next = ++result->seq;		   /* records count from 1 */
 	return result->status;
 }
 

@@ -150,7 +150,7 @@ static bool masked(const struct chaos_member *m)
 }
 
 /* Does rank @a leave out rank @b in @op of this step? Of all ranks one does, one other; in dispatch, combine, or both. */
-static bool leaves_out(const struct chaos_member *m, enum chaos_work op, int a, int b)
+static bool leaves_out(const struct chaos_member *m, int op, int a, int b)
 {
 	const int by = (int)chaos_draw(m, 71, (uint64_t)m->size);
 	const int whom = (by + 1 + (int)chaos_draw(m, 72, (uint64_t)m->size - 1)) % m->size;
@@ -160,7 +160,7 @@ static bool leaves_out(const struct chaos_member *m, enum chaos_work op, int a, 
 }
 
 /* The argument of a call: NULL in steps without masks. */
-static int32_t *active_ranks(struct chaos_member *m, enum chaos_work op, int *err)
+static int32_t *active_ranks(struct chaos_member *m, int op, int *err)
 {
 	int32_t *active = m->room->active;
 
@@ -174,7 +174,7 @@ static int32_t *active_ranks(struct chaos_member *m, enum chaos_work op, int *er
 }
 
 /* Of two ranks, has one left out the other until here? What a dispatch lacks its combine lacks, too. */
-static bool apart(const struct chaos_member *m, enum chaos_work op, int a, int b)
+static bool apart(const struct chaos_member *m, int op, int a, int b)
 {
 	bool out = leaves_out(m, CHAOS_W_DISPATCH, a, b) || leaves_out(m, CHAOS_W_DISPATCH, b, a);
 
@@ -182,7 +182,7 @@ static bool apart(const struct chaos_member *m, enum chaos_work op, int a, int b
 }
 
 /* Has a rank left out this one, in @op or, of a combine, in its dispatch? */
-static bool left_out(const struct chaos_member *m, enum chaos_work op)
+static bool left_out(const struct chaos_member *m, int op)
 {
 	bool out = false;
 
@@ -196,7 +196,7 @@ static bool left_out(const struct chaos_member *m, enum chaos_work op)
  * Without deadlines, the mask of an outcome has all members of its view from which this rank is not apart. Or it is empty,
  * which check.c looks at.
  */
-static int check_mask(struct chaos_member *m, enum chaos_work op)
+static int check_mask(struct chaos_member *m, int op)
 {
 	struct covey_view view;
 

@@ -320,7 +320,7 @@ static int end_alltoall(struct chaos_member *m, int err)
 	struct covey_result result = { 0 };
 	int code;
 
-	chaos_begin(m, CHAOS_W_ALLTOALL);
+	chaos_begin(m, OP_ALLTOALL);
 	err = chaos_started(m, err, &result);
 	code = chaos_end(m, err, &result);
 	for (int r = 0; r < m->size && !code && !m->record.status; r++)

@@ -20,11 +20,9 @@
 
 #define ADMIT_EVERY 16 /* steps from one safe point to the next */
 
-const char *const chaos_work_names[CHAOS_W_COUNT] = { "allreduce",  "broadcast", "allgather", "alltoall",
-						      "alltoallv",  "barrier",	 "reduce",    "reduce_scatter",
-						      "allgatherv", "gather",	 "scatter",   "messages",
-						      "dispatch",   "combine",	 "admit",     "come",
-						      "control" };
+const char *const chaos_work_names[CHAOS_W_COUNT] = {
+	OPERATION_LIST(OPERATION_NAME)[CHAOS_W_MESSAGES] = "messages", "dispatch", "combine", "admit", "come", "control"
+};
 const char *const chaos_trap_names[CHAOS_T_COUNT] = { "",	 "before-dispatch", "in-dispatch",
 						      "between", "in-combine",	    "after-combine" };
 
@@ -60,7 +58,7 @@ int chaos_bad_bytes(struct chaos_member *m, const char *what, size_t at, double 
 	return 1;
 }
 
-void chaos_begin(struct chaos_member *m, enum chaos_work op)
+void chaos_begin(struct chaos_member *m, int op)
 {
 	m->record = (struct chaos_record){ .step = m->step, .op = op, .enter_ns = tool_now_ns() };
 	m->log = m->seat;

@@ -25,28 +25,18 @@
 const char *const chaos_slip_names[CHAOS_L_COUNTED] = { "root",	 "count",     "type",	  "reduction", "operation",
 							"block", "own-block", "argument", "handle" };
 
-/* The parts of each operation's call that can be wrong. */
-static const uint32_t slips[CHAOS_W_COMBINE] = {
-	[CHAOS_W_ALLREDUCE] = BIT(CHAOS_L_COUNT) | BIT(CHAOS_L_TYPE) | BIT(CHAOS_L_REDUCTION) | BIT(CHAOS_L_OPERATION) |
-			      BIT(CHAOS_L_ARGUMENT),
-	[CHAOS_W_BROADCAST] = BIT(CHAOS_L_ROOT) | BIT(CHAOS_L_COUNT) | BIT(CHAOS_L_TYPE) | BIT(CHAOS_L_OPERATION) |
-			      BIT(CHAOS_L_ARGUMENT),
-	[CHAOS_W_ALLGATHER] = BIT(CHAOS_L_COUNT) | BIT(CHAOS_L_TYPE) | BIT(CHAOS_L_OPERATION) | BIT(CHAOS_L_ARGUMENT),
-	[CHAOS_W_ALLTOALL] = BIT(CHAOS_L_COUNT) | BIT(CHAOS_L_TYPE) | BIT(CHAOS_L_OPERATION) | BIT(CHAOS_L_ARGUMENT),
-	[CHAOS_W_ALLTOALLV] = BIT(CHAOS_L_TYPE) | BIT(CHAOS_L_OPERATION) | BIT(CHAOS_L_BLOCK) | BIT(CHAOS_L_OWN) |
-			      BIT(CHAOS_L_ARGUMENT),
-	[CHAOS_W_BARRIER] = BIT(CHAOS_L_OPERATION),
-	[CHAOS_W_REDUCE] = BIT(CHAOS_L_ROOT) | BIT(CHAOS_L_COUNT) | BIT(CHAOS_L_TYPE) | BIT(CHAOS_L_REDUCTION) |
-			   BIT(CHAOS_L_OPERATION) | BIT(CHAOS_L_ARGUMENT),
-	[CHAOS_W_REDUCE_SCATTER] = BIT(CHAOS_L_COUNT) | BIT(CHAOS_L_TYPE) | BIT(CHAOS_L_REDUCTION) |
-				   BIT(CHAOS_L_OPERATION) | BIT(CHAOS_L_ARGUMENT),
-	[CHAOS_W_ALLGATHERV] = BIT(CHAOS_L_COUNT) | BIT(CHAOS_L_TYPE) | BIT(CHAOS_L_OPERATION) | BIT(CHAOS_L_ARGUMENT),
-	[CHAOS_W_GATHER] = BIT(CHAOS_L_ROOT) | BIT(CHAOS_L_COUNT) | BIT(CHAOS_L_TYPE) | BIT(CHAOS_L_OPERATION) |
-			   BIT(CHAOS_L_ARGUMENT),
-	[CHAOS_W_SCATTER] = BIT(CHAOS_L_ROOT) | BIT(CHAOS_L_COUNT) | BIT(CHAOS_L_TYPE) | BIT(CHAOS_L_OPERATION) |
-			    BIT(CHAOS_L_ARGUMENT),
-	[CHAOS_W_DISPATCH] = BIT(CHAOS_L_HANDLE),
-};
+/* The parts of an operation's call that can be wrong. Counts of alltoallv are those of two ranks each. */
+static uint32_t slips_of(int op)
+{
+	const struct operation *o = &operation_table[op];
+	bool pairs = o->uneven && o->send_blocks;
+
+	if (op >= OP_SENDRECV)
+		return op == CHAOS_W_DISPATCH ? BIT(CHAOS_L_HANDLE) : 0;
+	return BIT(CHAOS_L_OPERATION) | (o->no_data ? 0 : BIT(CHAOS_L_TYPE) | BIT(CHAOS_L_ARGUMENT)) |
+	       (o->no_data || pairs ? 0 : BIT(CHAOS_L_COUNT)) | (o->reduces ? BIT(CHAOS_L_REDUCTION) : 0) |
+	       (o->rooted ? BIT(CHAOS_L_ROOT) : 0) | (pairs ? BIT(CHAOS_L_BLOCK) | BIT(CHAOS_L_OWN) : 0);
+}
 
 /* ---- Calls ---- */
 
@@ -70,14 +60,14 @@ bool chaos_mistake_draw(const struct chaos_member *m, struct chaos_mistake *x)
 	uint64_t one, two;
 
 	for (int op = 0; op < CHAOS_W_COMBINE; op++)
-		if (m->crew->work >> op & 1 && slips[op] & m->crew->mix.slips &&
+		if (m->crew->work >> op & 1 && slips_of(op) & m->crew->mix.slips &&
 		    (op != CHAOS_W_DISPATCH || m->crew->mix.handles))
 			ops |= BIT(op);
 	if (!m->crew->mix.mistakes || !ops || m->size < 2 || chaos_draw(m, 1, (uint64_t)m->crew->mix.mistakes))
 		return false;
 	*x = (struct chaos_mistake){ .random = chaos_draw(m, 2, UINT64_MAX) };
-	x->op = (enum chaos_work)nth_bit(ops, draw(x, 1, (uint64_t)__builtin_popcount(ops)));
-	can = slips[x->op] & m->crew->mix.slips;
+	x->op = nth_bit(ops, draw(x, 1, (uint64_t)__builtin_popcount(ops)));
+	can = slips_of(x->op) & m->crew->mix.slips;
 	x->slip = (enum chaos_slip)nth_bit(can, draw(x, 2, (uint64_t)__builtin_popcount(can)));
 	one = draw(x, 3, (uint64_t)m->size);
 	two = draw(x, 4, 3) ? one : draw(x, 5, (uint64_t)m->size);
@@ -93,8 +83,7 @@ static struct chaos_call right_call(const struct chaos_member *m)
 {
 	const struct chaos_mistake *x = m->mistake;
 	size_t most = chaos_elements(m) / 2;
-	bool whole = x->slip != CHAOS_L_OPERATION &&
-		     (x->op == CHAOS_W_ALLREDUCE || x->op == CHAOS_W_BROADCAST || x->op == CHAOS_W_REDUCE);
+	bool whole = x->slip != CHAOS_L_OPERATION && !operation_has_blocks(&operation_table[x->op]);
 
 	return (struct chaos_call){ .op = x->op,
 				    .count = 1 + draw(x, 7, whole ? most + 1 : most / CHAOS_MAX_RANKS + 1),
@@ -106,25 +95,25 @@ static struct chaos_call right_call(const struct chaos_member *m)
 
 static void spoil_argument(const struct chaos_member *m, struct chaos_call *c)
 {
-	bool rooted = slips[c->op] & BIT(CHAOS_L_ROOT), reduces = slips[c->op] & BIT(CHAOS_L_REDUCTION);
+	const struct operation *o = &operation_table[c->op];
 
 	switch (draw(m->mistake, 10, 4)) {
 	case 0:
-		if (rooted)
+		if (o->rooted)
 			c->root = draw(m->mistake, 11, 2) ? -1 : CHAOS_MAX_RANKS;
-		else if (c->op == CHAOS_W_ALLGATHERV)
+		else if (c->op == OP_ALLGATHERV)
 			c->more = 1; /* of the data sent only */
 		else
 			c->bare = true;
 		break;
 	case 1:
-		if (reduces) {
+		if (o->reduces) {
 			c->redop = UNKNOWN;
 			break;
 		}
 		/* fall through */
 	case 2:
-		if (c->op != CHAOS_W_ALLTOALLV && c->op != CHAOS_W_ALLGATHERV) {
+		if (!o->uneven) {
 			c->count = SIZE_MAX / 4;
 			break;
 		}
@@ -134,11 +123,11 @@ static void spoil_argument(const struct chaos_member *m, struct chaos_call *c)
 	}
 }
 
-static enum chaos_work other_operation(const struct chaos_mistake *x)
+static int other_operation(const struct chaos_mistake *x)
 {
 	uint64_t op = draw(x, 12, CHAOS_W_MESSAGES - 1);
 
-	return (enum chaos_work)(op + (op >= (uint64_t)x->op));
+	return (int)(op + (op >= (uint64_t)x->op));
 }
 
 static void spoil(const struct chaos_member *m, int rank, struct chaos_call *c)
@@ -153,7 +142,7 @@ static void spoil(const struct chaos_member *m, int rank, struct chaos_call *c)
 					   (uint64_t)m->size);
 		break;
 	case CHAOS_L_COUNT:
-		if (c->op == CHAOS_W_ALLGATHERV)
+		if (c->op == OP_ALLGATHERV)
 			c->more_at = rank, c->more = 1 + (int)draw(x, 10, 7);
 		else
 			c->count = counts[draw(x, 10, 4)];
@@ -251,21 +240,23 @@ static int untold(struct chaos_member *m, const struct chaos_record *held, const
 /* An operation that may bring a late error to this rank: the root of a second broadcast hears no other rank. */
 static int probe_once(struct chaos_member *m, struct covey_result *result)
 {
-	int root = right_call(m).root;
+	struct operation_call call = { m->recv,		m->recv, 1, COVEY_FLOAT32, COVEY_SUM, right_call(m).root,
+				       .result = result };
 
 	switch (draw(m->mistake, 13, 4)) {
 	case 0:
-		chaos_begin(m, CHAOS_W_BARRIER);
+		chaos_begin(m, OP_BARRIER);
 		return covey_barrier(m->group, NULL, result);
 	case 1:
-		chaos_begin(m, CHAOS_W_BROADCAST);
-		return CHAOS_CALL(broadcast, m->recv, m->recv, 1, COVEY_FLOAT32, root);
+		chaos_begin(m, OP_BROADCAST);
+		return chaos_operate(m, OP_BROADCAST, call);
 	case 2:
-		chaos_begin(m, CHAOS_W_BROADCAST);
-		return CHAOS_CALL(broadcast, m->recv, m->recv, 1, COVEY_FLOAT32, (root + 1) % m->size);
+		chaos_begin(m, OP_BROADCAST);
+		call.root = (call.root + 1) % m->size;
+		return chaos_operate(m, OP_BROADCAST, call);
 	default:
-		chaos_begin(m, CHAOS_W_ALLREDUCE);
-		return CHAOS_CALL(allreduce, m->recv, m->recv, 1, COVEY_FLOAT32, COVEY_SUM);
+		chaos_begin(m, OP_ALLREDUCE);
+		return chaos_operate(m, OP_ALLREDUCE, call);
 	}
 }
 
@@ -273,17 +264,17 @@ static int probe_once(struct chaos_member *m, struct covey_result *result)
 static int probe(struct chaos_member *m, const struct chaos_record *held, struct chaos_record out[PROBES], int *n)
 {
 	struct covey_result result = { 0 };
+	struct operation_call sum = { m->recv, m->recv, 1, COVEY_FLOAT32, COVEY_SUM, .result = &result };
 	int code = chaos_end(m, probe_once(m, &result), &result);
 
 	for (*n = 0; !code;) {
 		m->record.slip = held->slip;
-		m->record.own = m->record.op == CHAOS_W_BROADCAST;
+		m->record.own = m->record.op == OP_BROADCAST;
 		out[(*n)++] = m->record;
 		if (!m->record.own)
 			return 0;
-		chaos_begin(m, CHAOS_W_ALLREDUCE);
-		code = chaos_end(m, CHAOS_CALL_INTO(&result, allreduce, m->recv, m->recv, 1, COVEY_FLOAT32, COVEY_SUM),
-				 &result);
+		chaos_begin(m, OP_ALLREDUCE);
+		code = chaos_end(m, chaos_operate(m, OP_ALLREDUCE, sum), &result);
 	}
 	return code;
 }
@@ -297,7 +288,7 @@ static int go_on(struct chaos_member *m, bool told)
 
 	if (told)
 		m->mistake = NULL;
-	chaos_begin(m, CHAOS_W_ALLREDUCE);
+	chaos_begin(m, OP_ALLREDUCE);
 	err = covey_allreduce(&mine, &sum, 1, COVEY_INT32, COVEY_SUM, m->group, NULL, &result);
 	code = chaos_end(m, err, &result);
 	if (code)
@@ -376,9 +367,9 @@ int chaos_mistake_refused(struct chaos_member *m, bool refused)
 
 static bool waits_for_all(const struct chaos_call *c, int rank)
 {
-	if (c->op == CHAOS_W_BROADCAST || c->op == CHAOS_W_SCATTER)
-		return false;
-	return (c->op != CHAOS_W_REDUCE && c->op != CHAOS_W_GATHER) || c->root == rank;
+	const struct operation *o = &operation_table[c->op];
+
+	return o->of != OP_OF_ROOT && (!o->to_root || c->root == rank);
 }
 
 static int run(struct chaos_member *m, struct chaos_call *c)

@@ -8,6 +8,7 @@
 #ifndef CHAOS_PLAN_H
 #define CHAOS_PLAN_H
 
+#include "../operations/operations.h"
 #include "chaos.h"
 
 #define CHAOS_DESKS 64
@@ -24,19 +25,9 @@
 #define CHAOS_EXIT_RETIRED 4
 #define CHAOS_SKIPPED 77
 
+/* Work: an operation of operations.h, or one of these. */
 enum chaos_work {
-	CHAOS_W_ALLREDUCE,
-	CHAOS_W_BROADCAST,
-	CHAOS_W_ALLGATHER,
-	CHAOS_W_ALLTOALL,
-	CHAOS_W_ALLTOALLV,
-	CHAOS_W_BARRIER,
-	CHAOS_W_REDUCE,
-	CHAOS_W_REDUCE_SCATTER,
-	CHAOS_W_ALLGATHERV,
-	CHAOS_W_GATHER,
-	CHAOS_W_SCATTER,
-	CHAOS_W_MESSAGES,
+	CHAOS_W_MESSAGES = OP_SENDRECV,
 	CHAOS_W_DISPATCH,
 	CHAOS_W_COMBINE,
 	CHAOS_W_ADMIT,
@@ -112,7 +103,7 @@ struct chaos_view {
 
 struct chaos_seat {
 	uint64_t head __attribute__((aligned(64)));
-	uint32_t inside; /* 1 + enum chaos_work while in an operation */
+	uint32_t inside; /* 1 + int while in an operation */
 	uint64_t tail __attribute__((aligned(64)));
 	struct chaos_record ring[CHAOS_SEAT_RING];
 };

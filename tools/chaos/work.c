@@ -130,10 +130,10 @@ static int run_messages(struct chaos_member *m)
 	return expect(m, "message", m->recv, (float)(left + 1), m->rank, count);
 }
 
-static enum chaos_work choose(const struct chaos_member *m)
+static int choose(const struct chaos_member *m)
 {
 	uint64_t nth = (m->random >> 32) % (uint64_t)__builtin_popcount(m->crew->work);
-	enum chaos_work op = CHAOS_W_ALLREDUCE;
+	int op = OP_ALLREDUCE;
 
 	for (;; op++)
 		if (m->crew->work >> op & 1 && !nth--)
@@ -143,18 +143,17 @@ static enum chaos_work choose(const struct chaos_member *m)
 /* Elements of the result that are the same on all ranks; the gaps between blocks are filled, too. */
 static size_t uniform(const struct chaos_member *m, const struct chaos_call *c)
 {
-	if (c->op == CHAOS_W_ALLREDUCE || c->op == CHAOS_W_BROADCAST)
-		return c->count;
-	if (c->op == CHAOS_W_ALLGATHER)
-		return c->count * (size_t)m->size;
-	return c->op == CHAOS_W_ALLGATHERV ? (c->count + CHAOS_CALL_GAP) * (size_t)m->size : 0;
+	const struct operation *o = &operation_table[c->op];
+	size_t blocks = o->recv_blocks ? (size_t)m->size : 1;
+
+	return o->send_blocks || o->to_root || o->no_data ? 0 : (c->count + (o->uneven ? CHAOS_CALL_GAP : 0)) * blocks;
 }
 
-static int run(struct chaos_member *m, enum chaos_work op)
+static int run(struct chaos_member *m, int op)
 {
-	bool whole = op == CHAOS_W_ALLREDUCE || op == CHAOS_W_BROADCAST || op == CHAOS_W_REDUCE;
+	const struct operation *o = &operation_table[op];
 	struct chaos_call c = { .op = op,
-				.count = whole ? chaos_elements(m) : chaos_elements(m) / BLOCKS + 1,
+				.count = operation_has_blocks(o) ? chaos_elements(m) / BLOCKS + 1 : chaos_elements(m),
 				.dtype = COVEY_FLOAT32,
 				.redop = COVEY_SUM,
 				.root = (int)((m->random >> 24) % (uint64_t)m->size),
@@ -171,7 +170,7 @@ static int run(struct chaos_member *m, enum chaos_work op)
 	err = chaos_call_make(m, &c, &u, &result);
 	code = chaos_end(m, err, &result);
 	/* Of these LOST is for overwritten inputs: else it would be a fault of the library. */
-	if (!code && err == COVEY_ERR_LOST && !c.in_place && (op == CHAOS_W_ALLREDUCE || op == CHAOS_W_REDUCE))
+	if (!code && err == COVEY_ERR_LOST && !c.in_place && o->reduces && !o->send_blocks)
 		return chaos_member_fail(m, "an operation that is not in place", err);
 	if (code || m->record.status)
 		return code;
@@ -182,7 +181,7 @@ static int run(struct chaos_member *m, enum chaos_work op)
 
 int chaos_work(struct chaos_member *m)
 {
-	enum chaos_work op = choose(m);
+	int op = choose(m);
 	struct chaos_mistake mistake;
 	int code;
 

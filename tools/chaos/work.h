@@ -13,9 +13,9 @@
 /* A step in which ranks call something else than the others. All draw the same one. */
 struct chaos_mistake {
 	enum chaos_slip slip;
-	enum chaos_work op; /* of the right call */
-	uint64_t ranks;	    /* the wrong ranks; a missing rank makes no mistake */
-	bool apart;	    /* each in another way */
+	int op;		/* of the right call */
+	uint64_t ranks; /* the wrong ranks; a missing rank makes no mistake */
+	bool apart;	/* each in another way */
 	uint64_t random;
 };
 
@@ -46,7 +46,7 @@ struct chaos_member {
 	const struct chaos_mistake *mistake;	    /* of this step, NULL: none */
 };
 
-void chaos_begin(struct chaos_member *m, enum chaos_work op);
+void chaos_begin(struct chaos_member *m, int op);
 /* 0: an outcome of the group (status in the record); else the exit code of this process. */
 int chaos_end(struct chaos_member *m, int err, const struct covey_result *result);
 void chaos_put(struct chaos_member *m);

@@ -65,16 +65,17 @@ static int value_of(const struct perf_job *job, const struct perf_row *row, int 
 	return 1 + (int)((mixed >> 33) % (uint64_t)most);
 }
 
-static size_t blocks(const struct perf_job *job, enum perf_blocks shape)
+static size_t blocks(const struct perf_job *job, bool many)
 {
-	return shape == PERF_BLOCKS ? (size_t)job->size : 1;
+	return many ? (size_t)job->size : 1;
 }
 
-void perf_fill(struct perf_job *job, const struct perf_row *row, const struct perf_call *call)
+void perf_fill(struct perf_job *job, const struct perf_row *row, const struct operation_call *call)
 {
-	const struct perf_op *op = job->opt.op;
+	const struct operation *op = job->opt.op;
 	const struct perf_type *type = &perf_types[row->type];
-	size_t n = call->count * blocks(job, op->send), out = call->count * blocks(job, op->recv) * type->bytes;
+	size_t n = call->count * blocks(job, op->send_blocks),
+	       out = call->count * blocks(job, op->recv_blocks) * type->bytes;
 	char *send = (char *)(uintptr_t)call->send;
 
 	memset(call->recv, UNTOUCHED, out);
@@ -85,15 +86,36 @@ void perf_fill(struct perf_job *job, const struct perf_row *row, const struct pe
 		memset((char *)call->recv + out, GUARD_BYTE, GUARD);
 }
 
+/* The input that an element of the result is of, by its rank and its place there; PERF_ALL: those of all, reduced. */
+struct origin {
+	int rank;
+	size_t at;
+};
+
+/* For element @i of block @block; false: this rank receives nothing. */
+static bool origin_of(const struct operation *op, const struct operation_call *c, size_t block, size_t i,
+		      struct origin *out)
+{
+	const int rank[] = { [OP_OF_ALL] = PERF_ALL,
+			     [OP_OF_ROOT] = c->root,
+			     [OP_OF_BLOCK] = (int)block,
+			     [OP_OF_BEFORE] = (c->rank + c->size - 1) % c->size };
+
+	if (op->no_data || (op->to_root && c->rank != c->root))
+		return false;
+	*out = (struct origin){ rank[op->of], op->send_blocks ? (size_t)c->rank * c->count + i : i };
+	return true;
+}
+
 /* False: any value is right there. */
-static bool expected(const struct perf_job *job, const struct perf_row *row, const struct perf_call *call, size_t block,
-		     size_t i, void *want)
+static bool expected(const struct perf_job *job, const struct perf_row *row, const struct operation_call *call,
+		     size_t block, size_t i, void *want)
 {
 	const struct perf_type *type = &perf_types[row->type];
-	struct perf_origin origin;
+	struct origin origin;
 	int values[COVEY_MAX_RANKS], n = 0;
 
-	if (!perf_origin(job->opt.op, call, block, i, &origin))
+	if (!origin_of(job->opt.op, call, block, i, &origin))
 		return false;
 	if (origin.rank != PERF_ALL) {
 		if (covey_mask_has(&job->mask, origin.rank))
@@ -109,10 +131,10 @@ static bool expected(const struct perf_job *job, const struct perf_row *row, con
 	return true;
 }
 
-int64_t perf_wrong(struct perf_job *job, const struct perf_row *row, const struct perf_call *call)
+int64_t perf_wrong(struct perf_job *job, const struct perf_row *row, const struct operation_call *call)
 {
-	const struct perf_op *op = job->opt.op;
-	size_t bytes = perf_types[row->type].bytes, all = blocks(job, op->recv);
+	const struct operation *op = job->opt.op;
+	size_t bytes = perf_types[row->type].bytes, all = blocks(job, op->recv_blocks);
 	const char *recv = call->recv;
 	int64_t wrong = 0;
 
@@ -134,9 +156,9 @@ int64_t perf_wrong(struct perf_job *job, const struct perf_row *row, const struc
 }
 
 /* Changes one bit, if something is received at all. */
-void perf_spoil(const struct perf_job *job, const struct perf_row *row, const struct perf_call *call)
+void perf_spoil(const struct perf_job *job, const struct perf_row *row, const struct operation_call *call)
 {
-	size_t bytes = call->count * blocks(job, job->opt.op->recv) * perf_types[row->type].bytes;
+	size_t bytes = call->count * blocks(job, job->opt.op->recv_blocks) * perf_types[row->type].bytes;
 
 	if (bytes)
 		((char *)call->recv)[bytes / 2] ^= 1;

@@ -91,7 +91,7 @@ static void *there(const struct perf_device *d, const void *at)
 	return NULL;
 }
 
-void perf_device_call(const struct perf_job *job, const struct perf_call *call, struct perf_call *out)
+void perf_device_call(const struct perf_job *job, const struct operation_call *call, struct operation_call *out)
 {
 	*out = *call;
 	out->send = there(job->device, call->send);
@@ -111,11 +111,11 @@ int perf_device_copy(struct perf_job *job, bool back)
 }
 
 /* With graphs, the checked operation is a replay too. */
-int perf_device_once(struct perf_job *job, const struct perf_call *call)
+int perf_device_once(struct perf_job *job, const struct operation_call *call)
 {
 	struct perf_device *d = job->device;
 	struct cvy_gpu_graph *graph = NULL;
-	struct perf_call there_call;
+	struct operation_call there_call;
 	int err, ended;
 
 	perf_device_call(job, call, &there_call);
@@ -258,10 +258,10 @@ static int theirs(struct perf_job *job, void *call)
 	return perf_nccl_run(d->nccl, job->opt.op, call, (const char *const *)d->at, d->bytes);
 }
 
-int perf_device_measure(struct perf_job *job, const struct perf_call *call, struct perf_side *side)
+int perf_device_measure(struct perf_job *job, const struct operation_call *call, struct perf_side *side)
 {
 	struct perf_device *d = job->device;
-	struct perf_call there_call;
+	struct operation_call there_call;
 	const struct perf_repeat of[2] = { { ours, &there_call }, { theirs, &there_call } };
 
 	perf_device_call(job, call, &there_call);

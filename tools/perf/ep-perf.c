@@ -247,9 +247,9 @@ static void operation_named(const char *text, struct perf_options *opt, bool *ep
 	if (opt->op || *ep)
 		perf_usage("%s: one operation at a time", text);
 	*ep = !strcmp(text, "dispatch") || !strcmp(text, "combine");
-	for (int i = 0; i < perf_op_count; i++)
-		if (!strcmp(perf_ops[i].name, text))
-			opt->op = &perf_ops[i];
+	for (int i = 0; i < OP_COUNT; i++)
+		if (!strcmp(operation_table[i].name, text))
+			opt->op = &operation_table[i];
 	if (!opt->op && !*ep)
 		perf_usage("%s: no such operation", text);
 }
@@ -388,7 +388,7 @@ static void check_options(const struct reading *in)
 	if (in->ep)
 		perf_check_ep(opt);
 	check_device(opt);
-	if (opt->fault && opt->op->messages)
+	if (opt->fault && opt->op->of == OP_OF_BEFORE)
 		perf_usage("-F: survivors agree on no result of %s", opt->op->name);
 	if (opt->fault && opt->op->rooted && (opt->root == PERF_ALL || opt->root == opt->fault_rank))
 		perf_usage("-F strikes the root, and no result is left to agree on: choose another by -r");

@@ -37,7 +37,7 @@ static int agree_on(struct perf_job *job, struct stroke *stroke)
 }
 
 /* Runs until an operation belongs to another view, or fails as it does on a removed rank. */
-static int survive(struct perf_job *job, const struct perf_call *call, uint32_t epoch)
+static int survive(struct perf_job *job, const struct operation_call *call, uint32_t epoch)
 {
 	int err = 0;
 
@@ -50,7 +50,7 @@ static int survive(struct perf_job *job, const struct perf_call *call, uint32_t 
 }
 
 /* Ends the process, unless it was not removed: then it continues as the others do. */
-static int be_struck(struct perf_job *job, const struct perf_call *call, const struct stroke *stroke)
+static int be_struck(struct perf_job *job, const struct operation_call *call, const struct stroke *stroke)
 {
 	struct sigevent event = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGCONT };
 	struct itimerspec go_on = { .it_value.tv_sec = STOPPED_S };
@@ -85,7 +85,7 @@ static double suspected_us(struct perf_job *job, double at_ns)
 	return first;
 }
 
-static int outcome(struct perf_job *job, struct perf_row *row, const struct perf_call *call,
+static int outcome(struct perf_job *job, struct perf_row *row, const struct operation_call *call,
 		   const struct stroke *stroke)
 {
 	double recover = ((double)tool_now_ns() - stroke->at_ns) / 1000, detect = suspected_us(job, stroke->at_ns);
@@ -118,7 +118,7 @@ int perf_strike(struct perf_job *job, struct perf_row *row)
 {
 	struct covey_result result = { 0 };
 	struct stroke stroke = { 0 };
-	struct perf_call call;
+	struct operation_call call;
 	int err = 0;
 
 	perf_set_up(job, row, false, &call);

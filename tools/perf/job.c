@@ -39,15 +39,15 @@ static struct perf_row *new_row(struct perf_job *job)
 /* The stroke happens once, beside the first row. */
 static int one_row(struct perf_job *job, size_t bytes, int type, int redop, int root)
 {
-	const struct perf_op *op = job->opt.op;
+	const struct operation *op = job->opt.op;
 	size_t elements = bytes / perf_types[type].bytes;
 	struct perf_row *row = new_row(job);
 	int err;
 
 	if (!row)
 		return perf_fail(job, "the table", COVEY_ERR_NOMEM);
-	row->count = op->total ? elements / (size_t)job->size : elements;
-	row->bytes = row->count * perf_types[type].bytes * (op->total ? (size_t)job->size : 1);
+	row->count = operation_has_blocks(op) ? elements / (size_t)job->size : elements;
+	row->bytes = row->count * perf_types[type].bytes * (operation_has_blocks(op) ? (size_t)job->size : 1);
 	row->type = type;
 	row->redop = op->reduces ? redop : -1;
 	row->root = op->rooted ? root : -1;

@@ -6,35 +6,57 @@
  */
 #include "perf.h"
 
-/* In place, the smaller buffer is the own block of the larger one. */
-void perf_set_up(struct perf_job *job, const struct perf_row *row, bool in_place, struct perf_call *call)
+/* Equal blocks, for operations with counts and places. */
+static size_t counts[COVEY_MAX_RANKS], displs[COVEY_MAX_RANKS];
+
+void perf_set_up(struct perf_job *job, const struct perf_row *row, bool in_place, struct operation_call *call)
 {
-	const struct perf_op *op = job->opt.op;
+	const struct operation *op = job->opt.op;
 	size_t own = (size_t)job->rank * row->count * perf_types[row->type].bytes;
 
-	*call = (struct perf_call){ .send = job->send,
-				    .recv = job->recv,
-				    .count = row->count,
-				    .dtype = perf_types[row->type].dtype,
-				    .redop = row->redop < 0 ? 0 : perf_redops[row->redop].redop,
-				    .root = row->root < 0 ? 0 : row->root,
-				    .rank = job->rank,
-				    .size = job->size,
-				    .elem = perf_types[row->type].bytes,
-				    .group = job->group };
+	*call = (struct operation_call){ .send = job->send,
+					 .recv = job->recv,
+					 .count = row->count,
+					 .dtype = perf_types[row->type].dtype,
+					 .redop = row->redop < 0 ? 0 : perf_redops[row->redop].redop,
+					 .root = row->root < 0 ? 0 : row->root,
+					 .rank = job->rank,
+					 .size = job->size,
+					 .send_counts = counts,
+					 .send_displs = displs,
+					 .recv_counts = counts,
+					 .recv_displs = displs,
+					 .group = job->group };
+	for (int r = 0; r < job->size; r++) {
+		counts[r] = row->count;
+		displs[r] = row->count * (size_t)r;
+	}
 	if (!in_place)
 		return;
-	if (op->send == PERF_BLOCKS && op->recv == PERF_BLOCK)
+	if (op->send_blocks && !op->recv_blocks)
 		call->recv = job->send + own;
-	else if (op->send == PERF_BLOCK && op->recv == PERF_BLOCKS)
+	else if (!op->send_blocks && op->recv_blocks)
 		call->send = job->recv + own;
 	else
 		call->send = job->recv;
 }
 
-static int loop(struct perf_job *job, const struct perf_call *call, int n)
+/* A device has no alltoall in place. */
+static bool has_in_place(const struct perf_job *job)
 {
-	int (*run)(const struct perf_call *) = job->opt.op->call;
+	const struct operation *op = job->opt.op;
+
+	return !op->no_data && op->of != OP_OF_BEFORE && !(job->device && op->send_blocks && op->recv_blocks);
+}
+
+static double factor(const struct operation *op, int n)
+{
+	return op->others ? op->factor * (n - 1) / n : op->factor;
+}
+
+static int loop(struct perf_job *job, const struct operation_call *call, int n)
+{
+	int (*run)(const struct operation_call *) = job->opt.op->call;
 	int err = 0;
 
 	for (int i = 0; i < n && !err; i++)
@@ -61,7 +83,7 @@ int perf_combined(struct perf_job *job, double *us)
 	return err;
 }
 
-static int mean(struct perf_job *job, const struct perf_call *call, double *us)
+static int mean(struct perf_job *job, const struct operation_call *call, double *us)
 {
 	uint64_t start;
 	int err = together(job);
@@ -73,7 +95,7 @@ static int mean(struct perf_job *job, const struct perf_call *call, double *us)
 	return err ? err : perf_combined(job, us);
 }
 
-static int quantiles(struct perf_job *job, const struct perf_call *call, struct perf_side *side)
+static int quantiles(struct perf_job *job, const struct operation_call *call, struct perf_side *side)
 {
 	struct perf_hist *hist = job->hist;
 	uint64_t start;
@@ -95,7 +117,7 @@ static int quantiles(struct perf_job *job, const struct perf_call *call, struct 
 }
 
 /* One operation on the filled buffers; copies its results to where they are checked. */
-static int once(struct perf_job *job, const struct perf_call *call)
+static int once(struct perf_job *job, const struct operation_call *call)
 {
 	int err;
 
@@ -107,7 +129,7 @@ static int once(struct perf_job *job, const struct perf_call *call)
 	return err ? err : perf_device_copy(job, true);
 }
 
-static int check(struct perf_job *job, const struct perf_row *row, const struct perf_call *call, int64_t *wrong)
+static int check(struct perf_job *job, const struct perf_row *row, const struct operation_call *call, int64_t *wrong)
 {
 	int err = 0;
 
@@ -129,7 +151,7 @@ static int check(struct perf_job *job, const struct perf_row *row, const struct 
 	return err;
 }
 
-static int on_host(struct perf_job *job, const struct perf_call *call, struct perf_side *side)
+static int on_host(struct perf_job *job, const struct operation_call *call, struct perf_side *side)
 {
 	int err = loop(job, call, job->opt.warmup);
 
@@ -138,7 +160,7 @@ static int on_host(struct perf_job *job, const struct perf_call *call, struct pe
 	return err ? err : quantiles(job, call, side);
 }
 
-static int on_device(struct perf_job *job, const struct perf_call *call, struct perf_side *side)
+static int on_device(struct perf_job *job, const struct operation_call *call, struct perf_side *side)
 {
 	int err = perf_device_copy(job, false);
 
@@ -147,8 +169,9 @@ static int on_device(struct perf_job *job, const struct perf_call *call, struct 
 
 static int side_of(struct perf_job *job, const struct perf_row *row, bool in_place, struct perf_side *side)
 {
-	struct perf_call call;
-	double bytes = (double)row->count * (double)perf_types[row->type].bytes * (job->opt.op->total ? job->size : 1);
+	struct operation_call call;
+	double bytes = (double)row->count * (double)perf_types[row->type].bytes *
+		       (operation_has_blocks(job->opt.op) ? job->size : 1);
 	int err;
 
 	perf_set_up(job, row, in_place, &call);
@@ -157,7 +180,7 @@ static int side_of(struct perf_job *job, const struct perf_row *row, bool in_pla
 	if (!err)
 		err = check(job, row, &call, &side->wrong);
 	side->algbw = side->us > 0 ? bytes / side->us / 1000 : 0;
-	side->busbw = side->algbw * perf_factor(job->opt.op, perf_live(job));
+	side->busbw = side->algbw * factor(job->opt.op, perf_live(job));
 	side->measured = true;
 	return err;
 }
@@ -176,7 +199,7 @@ int perf_measure(struct perf_job *job, struct perf_row *row)
 	row->ranks = perf_live(job);
 	if (!err)
 		count_in(job, &row->out);
-	if (!err && job->opt.op->in_place && !(job->device && job->opt.op->where == PERF_OUT_ON_DEVICE)) {
+	if (!err && has_in_place(job)) {
 		err = side_of(job, row, true, &row->in);
 		if (!err)
 			count_in(job, &row->in);

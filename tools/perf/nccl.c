@@ -159,12 +159,12 @@ void perf_nccl_close(struct perf_nccl *n)
 	free(n);
 }
 
-static int is(const struct perf_op *op, const char *name)
+static int is(const struct operation *op, const char *name)
 {
 	return !strcmp(op->name, name);
 }
 
-bool perf_nccl_has(const struct perf_nccl *n, const struct perf_op *op, const struct perf_call *call)
+bool perf_nccl_has(const struct perf_nccl *n, const struct operation *op, const struct operation_call *call)
 {
 	bool same_buffer = call->send == call->recv;
 
@@ -174,7 +174,17 @@ bool perf_nccl_has(const struct perf_nccl *n, const struct perf_op *op, const st
 	return !((is(op, "alltoall") || is(op, "alltoallv")) && same_buffer);
 }
 
-static int alltoall(const struct perf_nccl *n, const struct perf_call *c, const char *send, char *recv, size_t bytes)
+static size_t bytes_of(int dtype)
+{
+	int i = 0;
+
+	while (perf_types[i].dtype != dtype)
+		i++;
+	return perf_types[i].bytes;
+}
+
+static int alltoall(const struct perf_nccl *n, const struct operation_call *c, const char *send, char *recv,
+		    size_t bytes)
 {
 	int err = n->begin(), ended;
 
@@ -187,7 +197,7 @@ static int alltoall(const struct perf_nccl *n, const struct perf_call *c, const 
 	return err ? err : ended;
 }
 
-static int sendrecv(const struct perf_nccl *n, const struct perf_call *c)
+static int sendrecv(const struct perf_nccl *n, const struct operation_call *c)
 {
 	int err = n->begin(), ended;
 
@@ -200,7 +210,7 @@ static int sendrecv(const struct perf_nccl *n, const struct perf_call *c)
 }
 
 /* @c: as for ours, with the places of its buffers. */
-static int run(const struct perf_nccl *n, const struct perf_op *op, const struct perf_call *c)
+static int run(const struct perf_nccl *n, const struct operation *op, const struct operation_call *c)
 {
 	if (is(op, "allreduce"))
 		return n->allreduce(c->send, c->recv, c->count, c->dtype, c->redop, n->comm, c->stream);
@@ -214,13 +224,13 @@ static int run(const struct perf_nccl *n, const struct perf_op *op, const struct
 		return n->reduce_scatter(c->send, c->recv, c->count, c->dtype, c->redop, n->comm, c->stream);
 	if (is(op, "sendrecv"))
 		return sendrecv(n, c);
-	return alltoall(n, c, c->send, c->recv, c->count * c->elem);
+	return alltoall(n, c, c->send, c->recv, c->count * bytes_of(c->dtype));
 }
 
-int perf_nccl_run(const struct perf_nccl *n, const struct perf_op *op, const struct perf_call *call,
+int perf_nccl_run(const struct perf_nccl *n, const struct operation *op, const struct operation_call *call,
 		  const char *const ours[2], size_t bytes)
 {
-	struct perf_call c = *call;
+	struct operation_call c = *call;
 
 	for (int i = 0; i < 2 && n->own[0]; i++) {
 		if ((uintptr_t)call->send - (uintptr_t)ours[i] < bytes)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Shared by the parts of ep-perf. ep-perf.c reads the options; job.c joins the group and walks sizes, types, reductions
- * and roots; measure.c times one row of the table; ops.c is the table of operations, types.c that of types and
+ * and roots; measure.c times one row of the table; types.c is the table of types and
  * reductions; device.c has memory, graphs and times of a device, nccl.c NCCL beside us; data.c knows the right value of
  * every byte; fault.c strikes a rank; ep.c measures dispatch and combine on host memory, ep_device.c, ep_check.c and
  * ep_split.c on devices; out.c, ep_out.c, json.c and plot.c print.
@@ -18,6 +18,7 @@
 #include <stdio.h>
 
 #include "../local/small.h"
+#include "../operations/operations.h"
 #include "covey_ep.h"
 
 enum { PERF_OK, PERF_WRONG, PERF_FAILED, PERF_USAGE = 64 }; /* exit codes */
@@ -43,52 +44,6 @@ extern const struct perf_type perf_types[];
 extern const struct perf_redop perf_redops[];
 extern const int perf_type_count, perf_redop_count;
 
-struct perf_call {
-	const void *send;
-	void *recv;
-	size_t count; /* elements of a block */
-	int dtype, redop, root;
-	int rank, size; /* own; blocks of a buffer */
-	size_t elem;	/* bytes */
-	struct covey_group *group;
-	struct covey_result *result;
-	struct CUstream_st *stream; /* NULL: host memory */
-};
-
-/* Origin of an element of the result: element @at of the input of @rank; PERF_ALL: of all inputs, reduced. */
-struct perf_origin {
-	int rank;
-	size_t at;
-};
-
-/* Elements in a buffer: a block, or one for each rank; and the ranks that have that buffer at all. */
-enum perf_blocks { PERF_BLOCK, PERF_BLOCKS };
-
-struct perf_op {
-	const char *name, *summary;
-	int (*call)(const struct perf_call *call);
-	/* Whose elements a block of the result has; BEFORE: of the rank before in the ring. */
-	enum { PERF_OF_ALL, PERF_OF_ROOT, PERF_OF_BLOCK, PERF_OF_BEFORE } of;
-	bool to_root;  /* only the root receives */
-	double factor; /* of algbw, for busbw */
-	bool others;   /* the factor counts for n - 1 of n ranks */
-	enum perf_blocks send, recv;
-	bool reduces, rooted, total; /* total: the size is that of all blocks together */
-	/* In place, the smaller buffer is the own block of the larger one; false: there is no in-place form. */
-	bool in_place;
-	bool no_data;					  /* a barrier */
-	bool messages;					  /* no result that all agree on: a fault cannot be measured */
-	enum { PERF_ANYWHERE, PERF_OUT_ON_DEVICE } where; /* in place on hosts alone */
-};
-
-extern const struct perf_op perf_ops[];
-extern const int perf_op_count;
-
-double perf_factor(const struct perf_op *op, int n);
-/* For element @i of block @block on @call->rank; false: this rank receives nothing. */
-bool perf_origin(const struct perf_op *op, const struct perf_call *call, size_t block, size_t i,
-		 struct perf_origin *out);
-
 #define PERF_LIST 16
 
 struct perf_list {
@@ -96,7 +51,7 @@ struct perf_list {
 };
 
 struct perf_options {
-	const struct perf_op *op; /* NULL: dispatch and combine */
+	const struct operation *op; /* NULL: dispatch and combine */
 	size_t min_bytes, max_bytes, step_bytes;
 	double factor; /* 0: steps */
 	int iters, warmup, checks, average;
@@ -224,9 +179,9 @@ int perf_agree_counts(struct perf_job *job, int64_t *values, size_t count);
 /* data.c */
 int perf_buffers_open(struct perf_job *job, size_t bytes);
 void perf_buffers_close(struct perf_job *job);
-void perf_fill(struct perf_job *job, const struct perf_row *row, const struct perf_call *call);
-int64_t perf_wrong(struct perf_job *job, const struct perf_row *row, const struct perf_call *call);
-void perf_spoil(const struct perf_job *job, const struct perf_row *row, const struct perf_call *call);
+void perf_fill(struct perf_job *job, const struct perf_row *row, const struct operation_call *call);
+int64_t perf_wrong(struct perf_job *job, const struct perf_row *row, const struct operation_call *call);
+void perf_spoil(const struct perf_job *job, const struct perf_row *row, const struct operation_call *call);
 
 /* types.c */
 void perf_put(const struct perf_type *type, void *to, int value);
@@ -235,7 +190,7 @@ void perf_fold(const struct perf_type *type, const struct perf_redop *op, const 
 
 /* measure.c */
 int perf_measure(struct perf_job *job, struct perf_row *row);
-void perf_set_up(struct perf_job *job, const struct perf_row *row, bool in_place, struct perf_call *call);
+void perf_set_up(struct perf_job *job, const struct perf_row *row, bool in_place, struct operation_call *call);
 
 int perf_combined(struct perf_job *job, double *us); /* over the ranks, as -a says */
 
@@ -243,18 +198,18 @@ int perf_combined(struct perf_job *job, double *us); /* over the ranks, as -a sa
 int perf_device_open(struct perf_job *job);
 int perf_device_buffers(struct perf_job *job, const char *send, const char *recv, size_t bytes);
 void perf_device_close(struct perf_job *job);
-void perf_device_call(const struct perf_job *job, const struct perf_call *call, struct perf_call *out);
+void perf_device_call(const struct perf_job *job, const struct operation_call *call, struct operation_call *out);
 int perf_device_copy(struct perf_job *job, bool back);
 int perf_device_wait(struct perf_job *job);
-int perf_device_once(struct perf_job *job, const struct perf_call *call); /* on the copied buffers */
-int perf_device_measure(struct perf_job *job, const struct perf_call *call, struct perf_side *side);
+int perf_device_once(struct perf_job *job, const struct operation_call *call); /* on the copied buffers */
+int perf_device_measure(struct perf_job *job, const struct operation_call *call, struct perf_side *side);
 
 /* nccl.c */
 struct perf_nccl;
 int perf_nccl_open(struct perf_job *job, size_t bytes, struct perf_nccl **out); /* NULL: there is none */
 void perf_nccl_close(struct perf_nccl *n);
-bool perf_nccl_has(const struct perf_nccl *n, const struct perf_op *op, const struct perf_call *call);
-int perf_nccl_run(const struct perf_nccl *n, const struct perf_op *op, const struct perf_call *call,
+bool perf_nccl_has(const struct perf_nccl *n, const struct operation *op, const struct operation_call *call);
+int perf_nccl_run(const struct perf_nccl *n, const struct operation *op, const struct operation_call *call,
 		  const char *const ours[2], size_t bytes);
 
 /* hist.c */
