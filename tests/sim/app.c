@@ -61,47 +61,31 @@ static void handle_open(struct proc *p)
 static int start(struct proc *p, struct call *c)
 {
 	const struct shape *k = &c->shape;
-	struct covey_group *g = p->app.group;
+	const struct operation *op = app_op(k->kind);
+	int elsewhere = op->rooted && k->root != p->rank;
 	size_t sc[SIM_RANKS], sd[SIM_RANKS], rc[SIM_RANKS], rd[SIM_RANKS];
+	struct operation_call call = { .send = elsewhere && op->send_blocks ? NULL : c->send,
+				       .recv = elsewhere && op->to_root ? NULL : c->recv,
+				       .count = k->count,
+				       .dtype = COVEY_INT32,
+				       .redop = COVEY_SUM,
+				       .root = k->root,
+				       .send_counts = sc,
+				       .send_displs = sd,
+				       .recv_counts = rc,
+				       .recv_displs = rd,
+				       .group = p->app.group,
+				       .work = &c->work };
 
-	switch (k->kind) {
-	case ALLREDUCE:
-		return covey_allreduce_start(c->send, c->recv, k->count, COVEY_INT32, COVEY_SUM, g, NULL, &c->work);
-	case BROADCAST:
-		return covey_broadcast_start(c->send, c->recv, k->count, COVEY_INT32, k->root, g, NULL, &c->work);
-	case ALLGATHER:
-		return covey_allgather_start(c->send, c->recv, k->count, COVEY_INT32, g, NULL, &c->work);
-	case ALLTOALL:
-		return covey_alltoall_start(c->send, c->recv, k->count, COVEY_INT32, g, NULL, &c->work);
-	case ALLTOALLV:
-		for (int r = 0; r < c->size; r++) {
-			sc[r] = app_vcount(p->sim, k, c->seq, p->rank, r);
-			rc[r] = app_vcount(p->sim, k, c->seq, r, p->rank);
-			sd[r] = app_vat(p->sim, k, c->seq, p->rank, r, 0);
-			rd[r] = app_vat(p->sim, k, c->seq, p->rank, r, 1);
-		}
-		return covey_alltoallv_start(c->send, sc, sd, c->recv, rc, rd, COVEY_INT32, g, NULL, &c->work);
-	case REDUCE:
-		return covey_reduce_start(c->send, k->root == p->rank ? c->recv : NULL, k->count, COVEY_INT32,
-					  COVEY_SUM, k->root, g, NULL, &c->work);
-	case REDUCE_SCATTER:
-		return covey_reduce_scatter_start(c->send, c->recv, k->count, COVEY_INT32, COVEY_SUM, g, NULL,
-						  &c->work);
-	case ALLGATHERV:
-		for (int r = 0; r < c->size; r++) {
-			rc[r] = app_gcount(k, r);
-			rd[r] = (size_t)r * (k->count + 1);
-		}
-		return covey_allgatherv_start(c->send, rc[p->rank], c->recv, rc, rd, COVEY_INT32, g, NULL, &c->work);
-	case GATHER:
-		return covey_gather_start(c->send, k->root == p->rank ? c->recv : NULL, k->count, COVEY_INT32, k->root,
-					  g, NULL, &c->work);
-	case SCATTER:
-		return covey_scatter_start(k->root == p->rank ? c->send : NULL, c->recv, k->count, COVEY_INT32, k->root,
-					   g, NULL, &c->work);
-	default:
-		return covey_barrier_start(g, NULL, &c->work);
+	for (int r = 0; r < c->size && op->uneven; r++) {
+		sc[r] = op->send_blocks ? app_vcount(p->sim, k, c->seq, p->rank, r) : 0;
+		rc[r] = op->send_blocks ? app_vcount(p->sim, k, c->seq, r, p->rank) : app_gcount(k, r);
+		sd[r] = op->send_blocks ? app_vat(p->sim, k, c->seq, p->rank, r, 0) : 0;
+		rd[r] = op->send_blocks ? app_vat(p->sim, k, c->seq, p->rank, r, 1) : (size_t)r * (k->count + 1);
 	}
+	if (op->uneven)
+		call.count = rc[p->rank];
+	return op->call(&call);
 }
 
 /* covey_admit without its wait, which nobody can do here. */

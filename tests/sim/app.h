@@ -8,6 +8,7 @@
 #define SIM_APP_H
 
 #include "engine.h"
+#include "operations/operations.h"
 
 #define SIM_QUEUE 4	 /* operations that an application has posted at once */
 #define SIM_LAYERS 2	 /* handles of dispatch and combine */
@@ -26,22 +27,8 @@ struct sim;
 struct proc;
 struct sim_view;
 
-enum app_kind {
-	ALLREDUCE,
-	BROADCAST,
-	ALLGATHER,
-	ALLTOALL,
-	ALLTOALLV,
-	BARRIER,
-	ADMIT,
-	DISPATCH,
-	COMBINE,
-	REDUCE,
-	REDUCE_SCATTER,
-	ALLGATHERV,
-	GATHER,
-	SCATTER
-};
+/* Kinds: those of operations.h, and these. */
+enum app_kind { ADMIT = OP_SENDRECV, DISPATCH, COMBINE, APP_KINDS };
 
 struct shape { /* of operation seq */
 	int kind, root, in_place, on_loss;
@@ -105,10 +92,12 @@ int app_swaps(const struct sim *s);
 int app_places(const struct sim *s);
 size_t app_vat(const struct sim *s, const struct shape *shape, uint64_t seq, int rank, int block, int receive);
 void app_buffers(struct proc *p, struct call *c);
-int app_private(int kind);
-int app_has_root(int kind);
+const struct operation *app_op(int kind);
+int app_private(int kind);	  /* each rank has its own outcome */
+int app_needs_everyone(int kind); /* it ends on no rank without a word of all */
+int app_sends_blocks(const struct proc *p, const struct shape *shape);
 size_t app_gcount(const struct shape *shape, int rank); /* elements of a rank in an allgatherv */
-extern const char *const app_names[];
+extern const char *const app_names[APP_KINDS];
 
 /* Element i of what an incarnation contributes to seq, for one destination: at + i * by. */
 struct stream {

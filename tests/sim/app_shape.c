@@ -14,18 +14,30 @@
 #define ODD_ONE_IN 71			/* operations at which one rank calls something else */
 #define EACH_ONE_IN 83			/* broadcasts and scatters at which each rank calls itself the root */
 
-const char *const app_names[] = { "allreduce",	    "broadcast",  "allgather", "alltoall", "alltoallv",
-				  "barrier",	    "admit",	  "dispatch",  "combine",  "reduce",
-				  "reduce_scatter", "allgatherv", "gather",    "scatter" };
+const char *const app_names[APP_KINDS] = { OPERATION_LIST(OPERATION_NAME)[ADMIT] = "admit", "dispatch", "combine" };
+
+const struct operation *app_op(int kind)
+{
+	static const struct operation none = { .no_data = true };
+
+	return kind < OP_SENDRECV ? &operation_table[kind] : &none;
+}
 
 int app_private(int kind)
 {
-	return kind == ALLTOALL || kind == ALLTOALLV || kind == DISPATCH || kind == COMBINE || kind == REDUCE_SCATTER;
+	return kind == DISPATCH || kind == COMBINE || (app_op(kind)->send_blocks && !app_op(kind)->rooted);
 }
 
-int app_has_root(int kind)
+int app_needs_everyone(int kind)
 {
-	return kind == BROADCAST || kind == REDUCE || kind == GATHER || kind == SCATTER;
+	return kind != ADMIT && app_op(kind)->of != OP_OF_ROOT;
+}
+
+int app_sends_blocks(const struct proc *p, const struct shape *shape)
+{
+	const struct operation *op = app_op(shape->kind);
+
+	return op->send_blocks && (!op->rooted || shape->root == p->rank);
 }
 
 size_t app_gcount(const struct shape *shape, int rank)
@@ -58,35 +70,36 @@ int app_odd(const struct sim *s, uint64_t seq)
 
 static int each_is_root(const struct sim *s, uint64_t seq, int kind)
 {
-	return (kind == BROADCAST || kind == SCATTER) && !(sim_hash(s->seed * 13 + 5, seq) % EACH_ONE_IN);
+	return app_op(kind)->of == OP_OF_ROOT && !(sim_hash(s->seed * 13 + 5, seq) % EACH_ONE_IN);
 }
 
 /* Another kind, count, root or, where the kind has none of these, simply a barrier. */
 static void err(const struct sim *s, struct shape *shape, int rank)
 {
+	const struct operation *op = app_op(shape->kind);
+
 	shape->odd = 1;
-	if (shape->kind == BARRIER)
-		*shape = (struct shape){ ALLREDUCE, .odd = 1, .on_loss = shape->on_loss, .count = 3 };
-	else if ((shape->kind == BROADCAST || shape->kind == SCATTER) && s->seed % 3)
+	if (shape->kind == OP_BARRIER)
+		*shape = (struct shape){ OP_ALLREDUCE, .odd = 1, .on_loss = shape->on_loss, .count = 3 };
+	else if (op->of == OP_OF_ROOT && s->seed % 3)
 		shape->root = rank;
-	else if ((shape->kind == ALLREDUCE || shape->kind == ALLGATHER || shape->kind == REDUCE ||
-		  shape->kind == REDUCE_SCATTER || shape->kind == ALLGATHERV || shape->kind == GATHER) &&
-		 s->seed % 3)
+	else if (!op->no_data && !(op->send_blocks && op->recv_blocks) && s->seed % 3)
 		shape->count++;
-	else if (shape->kind == ALLTOALL && s->seed % 3 == 1)
-		*shape = (struct shape){ BROADCAST, rank, .odd = 1, .on_loss = shape->on_loss, .count = 9 };
+	else if (shape->kind == OP_ALLTOALL && s->seed % 3 == 1)
+		*shape = (struct shape){ OP_BROADCAST, rank, .odd = 1, .on_loss = shape->on_loss, .count = 9 };
 	else
-		*shape = (struct shape){ BARRIER, .odd = 1, .on_loss = shape->on_loss };
+		*shape = (struct shape){ OP_BARRIER, .odd = 1, .on_loss = shape->on_loss };
 }
 
 static struct shape plain(const struct sim *s, uint64_t seq)
 {
-	static const int kinds[] = {
-		ALLREDUCE, BROADCAST, ALLGATHER, ALLTOALL, BARRIER, ALLREDUCE, ALLTOALLV, BROADCAST
-	};
-	static const int more[] = { REDUCE, REDUCE_SCATTER, ALLGATHERV, GATHER, SCATTER, REDUCE, ALLREDUCE, SCATTER };
+	static const int kinds[] = { OP_ALLREDUCE, OP_BROADCAST, OP_ALLGATHER, OP_ALLTOALL,
+				     OP_BARRIER,   OP_ALLREDUCE, OP_ALLTOALLV, OP_BROADCAST };
+	static const int more[] = { OP_REDUCE,	OP_REDUCE_SCATTER, OP_ALLGATHERV, OP_GATHER,
+				    OP_SCATTER, OP_REDUCE,	   OP_ALLREDUCE,  OP_SCATTER };
 	uint64_t h = sim_hash(s->seed, seq);
 	size_t slot = s->slot_bytes / 4;
+	const struct operation *op;
 	const size_t counts[] = { 4, 0, 8, 50, slot, slot + 1, 3 * slot + 7, 5 * slot };
 	/* One seed in four: the others make the runs that they made before these operations came. */
 	struct shape shape = { .kind = s->seed % 4 ? kinds[h % 8] : more[h % 8],
@@ -94,12 +107,12 @@ static struct shape plain(const struct sim *s, uint64_t seq)
 			       .in_place = (int)(h >> 16) & 1,
 			       .count = counts[(h >> 24) % 8] };
 
-	if (shape.kind == BARRIER || shape.kind == ALLTOALLV)
+	if (shape.kind == OP_BARRIER || shape.kind == OP_ALLTOALLV)
 		shape.count = 0;
-	if (!app_has_root(shape.kind))
+	op = app_op(shape.kind);
+	if (!op->rooted)
 		shape.root = 0;
-	if (shape.kind == BARRIER || shape.kind == ALLGATHER || shape.kind == BROADCAST || shape.kind == ALLGATHERV ||
-	    shape.kind == GATHER || shape.kind == SCATTER)
+	if (!op->reduces && !(op->send_blocks && op->recv_blocks))
 		shape.in_place = 0;
 	return shape;
 }
@@ -213,18 +226,15 @@ static void size_buffers(const struct proc *p, struct call *c)
 	const struct shape *shape = &c->shape;
 	size_t bytes = 4 * shape->count, all = bytes * (size_t)c->size;
 
-	c->send_bytes = shape->kind == ALLTOALL || shape->kind == REDUCE_SCATTER ||
-					(shape->kind == SCATTER && shape->root == p->rank)
-				? all
-				: bytes;
-	c->recv_bytes = shape->kind == ALLTOALL || shape->kind == ALLGATHER || shape->kind == GATHER ? all : bytes;
-	if (shape->kind == ALLGATHERV) {
+	c->send_bytes = app_sends_blocks(p, shape) ? all : bytes;
+	c->recv_bytes = app_op(shape->kind)->recv_blocks ? all : bytes;
+	if (shape->kind == OP_ALLGATHERV) {
 		c->send_bytes = 4 * app_gcount(shape, p->rank);
 		c->recv_bytes = 4 * (size_t)c->size * (shape->count + 1);
 	}
 	if (shape->kind == ADMIT)
 		c->send_bytes = c->recv_bytes = STATE_BYTES;
-	if (shape->kind == ALLTOALLV) {
+	if (shape->kind == OP_ALLTOALLV) {
 		c->send_bytes = 4 * app_vat(p->sim, shape, c->seq, p->rank, c->size, 0);
 		c->recv_bytes = 4 * app_vat(p->sim, shape, c->seq, p->rank, c->size, 1);
 	}
@@ -269,17 +279,16 @@ void app_buffers(struct proc *p, struct call *c)
 	c->in_place = shape->in_place;
 	c->send = input(p, c);
 	c->recv = c->in_place ? c->send : buffer(c->recv_bytes);
-	if (c->in_place && shape->kind == REDUCE_SCATTER)
+	if (c->in_place && shape->kind == OP_REDUCE_SCATTER)
 		c->recv = c->send + 4 * shape->count * (size_t)p->rank;
-	if (shape->kind == ALLTOALL || shape->kind == REDUCE_SCATTER ||
-	    (shape->kind == SCATTER && shape->root == p->rank))
-		for (int r = 0; r < c->size; r++)
-			fill(c->send + 4 * shape->count * (size_t)r, p->inc, c->seq, r, shape->count);
-	else if (shape->kind == ALLTOALLV)
+	if (shape->kind == OP_ALLTOALLV)
 		for (int r = 0; r < c->size; r++)
 			fill(c->send + 4 * app_vat(p->sim, shape, c->seq, p->rank, r, 0), p->inc, c->seq, r,
 			     app_vcount(p->sim, shape, c->seq, p->rank, r));
-	else if (shape->kind == ALLGATHERV)
+	else if (app_sends_blocks(p, shape))
+		for (int r = 0; r < c->size; r++)
+			fill(c->send + 4 * shape->count * (size_t)r, p->inc, c->seq, r, shape->count);
+	else if (shape->kind == OP_ALLGATHERV)
 		fill(c->send, p->inc, c->seq, 0, app_gcount(shape, p->rank));
 	else if (shape->kind == ADMIT && c->seq)
 		fill(c->send, 0, c->seq, 0, STATE_BYTES / 4);

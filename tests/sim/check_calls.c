@@ -34,8 +34,8 @@ static void check_pair(struct proc *p, struct proc *q, uint64_t before, uint64_t
 	struct sim_view *v;
 
 	if (!at->have || at->status || !q->outcome[before].have || !(at->mask >> q->rank & 1) ||
-	    at->kind == BROADCAST || at->kind == SCATTER || at->kind == ADMIT ||
-	    app_shape(p->sim, seq, p->rank).timed || called_alike(p, q, before) || !told_nothing(p, before, seq))
+	    !app_needs_everyone(at->kind) || app_shape(p->sim, seq, p->rank).timed || called_alike(p, q, before) ||
+	    !told_nothing(p, before, seq))
 		return;
 	v = sim_view_of(p, at->epoch);
 	if (v && v->inc[q->rank] == q->inc)

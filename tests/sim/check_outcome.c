@@ -32,11 +32,6 @@ static void expect(struct proc *p, const struct call *c, const struct covey_resu
 			 r->mask.word[0]);
 }
 
-static int needs_everyone(int kind)
-{
-	return kind != BROADCAST && kind != SCATTER && kind != ADMIT;
-}
-
 /* ---- uniform ---- */
 
 #define FOUND_WITHIN 16 /* operations after one that did not match: roots run ahead, and changes come between */
@@ -55,9 +50,9 @@ static int erred(const struct sim *s, uint64_t seq, uint64_t before)
 static void compare(struct proc *p, struct proc *q, uint64_t seq)
 {
 	const struct outcome *a = &p->outcome[seq], *b = &q->outcome[seq];
-	int needs_all = needs_everyone(a->kind);
+	int needs_all = app_needs_everyone(a->kind);
 
-	if (a->kind == SCATTER && (a->status == COVEY_ERR_LOST || b->status == COVEY_ERR_LOST))
+	if (a->kind == OP_SCATTER && (a->status == COVEY_ERR_LOST || b->status == COVEY_ERR_LOST))
 		return; /* each its own part */
 	if (!b->have || app_private(a->kind) || app_private(b->kind) || a->odd || b->odd ||
 	    (erred(p->sim, seq, CVY_SLOTS) && !needs_all) ||
@@ -107,7 +102,7 @@ static void check_sum(struct proc *p, const struct call *c, const struct covey_r
 	struct stream all = { 0, 0 };
 
 	for (int r = 0; r < SIM_RANKS; r++) {
-		struct stream w = app_stream(v->inc[r], res->seq, c->shape.kind == REDUCE_SCATTER ? p->rank : 0);
+		struct stream w = app_stream(v->inc[r], res->seq, app_op(c->shape.kind)->send_blocks ? p->rank : 0);
 
 		if (!covey_mask_has(&res->mask, r))
 			continue;
@@ -153,56 +148,28 @@ static void check_untouched(struct proc *p, const struct call *c, const struct c
 
 static void check_bytes(struct proc *p, const struct call *c, const struct covey_result *res, const struct sim_view *v)
 {
-	size_t bytes = 4 * c->shape.count;
+	const struct shape *shape = &c->shape;
+	const struct operation *op = app_op(shape->kind);
+	int to = op->send_blocks ? p->rank : 0;
+	size_t stride = 4 * (shape->count + (op->uneven ? 1 : 0));
 
-	switch (c->shape.kind) {
-	case REDUCE:
-		if (c->shape.root == p->rank)
-			check_sum(p, c, res, v);
-		else
-			check_untouched(p, c, res);
-		break;
-	case ALLREDUCE:
-	case REDUCE_SCATTER:
-		check_sum(p, c, res, v);
-		break;
-	case GATHER:
-		if (c->shape.root != p->rank) {
-			check_untouched(p, c, res);
-			break;
-		}
-		for (int r = 0; r < c->size; r++)
-			check_block(p, c, res, c->recv + bytes * (size_t)r,
-				    covey_mask_has(&res->mask, r) ? v->inc[r] : 0, 0, c->shape.count);
-		break;
-	case ALLGATHERV:
-		for (int r = 0; r < c->size; r++)
-			check_block(p, c, res, c->recv + 4 * (c->shape.count + 1) * (size_t)r,
-				    covey_mask_has(&res->mask, r) ? v->inc[r] : 0, 0, app_gcount(&c->shape, r));
-		break;
-	case SCATTER:
-		check_block(p, c, res, c->recv, v->inc[c->shape.root], p->rank, c->shape.count);
-		break;
-	case BROADCAST:
-		check_block(p, c, res, c->recv, v->inc[c->shape.root], 0, c->shape.count);
-		break;
-	case ALLGATHER:
-	case ALLTOALL:
-		for (int r = 0; r < c->size; r++)
-			check_block(p, c, res, c->recv + bytes * (size_t)r,
-				    covey_mask_has(&res->mask, r) ? v->inc[r] : 0,
-				    c->shape.kind == ALLTOALL ? p->rank : 0, c->shape.count);
-		break;
-	case ALLTOALLV:
-		check_parts(p, c, res, v);
-		break;
-	case DISPATCH:
-	case COMBINE:
+	if (shape->kind == DISPATCH || shape->kind == COMBINE)
 		app_ep_check(p, c, res, v);
-		break;
-	default:
-		break;
-	}
+	if (op->no_data)
+		return;
+	if (op->to_root && shape->root != p->rank)
+		check_untouched(p, c, res);
+	else if (op->reduces)
+		check_sum(p, c, res, v);
+	else if (op->of == OP_OF_ROOT)
+		check_block(p, c, res, c->recv, v->inc[shape->root], to, shape->count);
+	else if (shape->kind == OP_ALLTOALLV)
+		check_parts(p, c, res, v);
+	else
+		for (int r = 0; r < c->size; r++)
+			check_block(p, c, res, c->recv + stride * (size_t)r,
+				    covey_mask_has(&res->mask, r) ? v->inc[r] : 0, to,
+				    op->uneven ? app_gcount(shape, r) : shape->count);
 }
 
 /* The safe point hands the members' state to a joiner, and leaves theirs as it was. */
@@ -307,7 +274,7 @@ static void check_mask(struct proc *p, const struct call *c, const struct covey_
 	if (c->shape.kind == ADMIT && (mask & v->pending) && !v->admitted)
 		v->admitted = res->seq;
 	all = check_contributors(v, res->seq);
-	if (app_private(c->shape.kind) && c->shape.kind != REDUCE_SCATTER)
+	if (app_private(c->shape.kind) && c->shape.kind != OP_REDUCE_SCATTER)
 		check_private(p, c, res, v, all);
 	else
 		expect(p, c, res, mask == all, "I12: the mask is not that of the view");
@@ -323,7 +290,7 @@ static void check_match(struct proc *p, const struct call *c, const struct covey
 	int odd = app_odd(p->sim, res->seq);
 	uint64_t mask = res->mask.word[0];
 
-	if (odd < 0 || !needs_everyone(c->shape.kind))
+	if (odd < 0 || !app_needs_everyone(c->shape.kind))
 		return;
 	expect(p, c, res, c->shape.odd ? !(mask & (mask - 1)) : !(mask >> odd & 1),
 	       "G2: an operation completed with one who called another");
@@ -348,9 +315,9 @@ static int part_may_be_lost(const struct proc *p, const struct call *c)
 {
 	const struct cvy_view *now = cvy_group_view(p->driver.group);
 
-	if (c->shape.kind == SCATTER)
+	if (c->shape.kind == OP_SCATTER)
 		return !covey_mask_has(&now->members, c->shape.root) || now->member[c->shape.root].from > c->seq;
-	return c->shape.kind == REDUCE_SCATTER && p->sim->tcp;
+	return c->shape.kind == OP_REDUCE_SCATTER && p->sim->tcp;
 }
 
 /* A result in place may stand before the operation is decided: of many ticks, or beside one who lends. */
@@ -371,7 +338,7 @@ static void check_failed(struct proc *p, const struct call *c, const struct cove
 		break;
 	case COVEY_ERR_ROOT:
 		expect(p, c, res,
-		       c->shape.odd || (app_has_root(c->shape.kind) && v &&
+		       c->shape.odd || (app_op(c->shape.kind)->rooted && v &&
 					!(check_contributors(v, res->seq) >> c->shape.root & 1)),
 		       "G5: the root is there");
 		break;
@@ -408,6 +375,7 @@ static void check_epoch(struct proc *p, const struct call *c, const struct covey
 
 static void record(struct proc *p, const struct call *c, const struct covey_result *res)
 {
+	const struct operation *op = app_op(c->shape.kind);
 	struct outcome *o;
 
 	if (!res->seq || res->seq >= SIM_SEQS)
@@ -418,13 +386,12 @@ static void record(struct proc *p, const struct call *c, const struct covey_resu
 			       .status = res->status,
 			       .size = res->size,
 			       .kind = c->shape.kind,
-			       .root = app_has_root(c->shape.kind) ? c->shape.root : 0,
+			       .root = op->rooted ? c->shape.root : 0,
 			       .count = c->shape.count,
 			       .odd = c->shape.odd,
 			       .epoch = res->epoch,
 			       .mask = res->mask.word[0] };
-	if (!res->status && !app_private(o->kind) && o->kind != ADMIT && o->kind != REDUCE && o->kind != GATHER &&
-	    o->kind != SCATTER)
+	if (!res->status && o->kind < OP_SENDRECV && !op->send_blocks && !op->to_root)
 		o->hash = app_hash(c->recv, c->recv_bytes);
 	sim_trace(p->sim, "process %d decides %" PRIu64 " %s status %d epoch %u mask %" PRIx64 " size %d", p->id,
 		  res->seq, app_names[c->shape.kind], res->status, res->epoch, res->mask.word[0], res->size);
