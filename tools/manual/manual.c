@@ -96,7 +96,7 @@ static void errors(FILE *file)
 static void losses(FILE *file)
 {
 	fputs("# Losses\n\n"
-	      "Made from the registry in `src/collectives/api/losses.h`: what every operation does when a rank dies in "
+	      "Made from the registry in `src/collectives/ops/kinds.h`: what every operation does when a rank dies in "
 	      "it. "
 	      "Under `COVEY_ON_LOSS_FAIL` an operation that lacks a rank of the last safe point ends with "
 	      "`COVEY_ERR_PEER` on all survivors instead. *Alike* means: the same status, bytes, contributors and "

@@ -9,8 +9,8 @@ static const struct loss {
 	const struct cvy_op_kind *kind;
 	const char *dies, *mask, *else_ends;
 } losses[] = {
-#define LOSS_ROW(kind, dies, mask, else_ends) { &cvy_op_##kind, dies, mask, else_ends },
-	CVY_LOSS_LIST(LOSS_ROW)
+#define LOSS_ROW(kind, says, dies, mask, else_ends) { &cvy_op_##kind, dies, mask, else_ends },
+	CVY_KIND_LIST(LOSS_ROW)
 #undef LOSS_ROW
 };
 

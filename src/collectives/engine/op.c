@@ -51,17 +51,20 @@ void cvy_op_put(struct cvy_op *op)
 		free(op);
 }
 
-static const struct cvy_op_kind *const kinds[] = { &cvy_op_allreduce, &cvy_op_broadcast,      &cvy_op_allgather,
-						   &cvy_op_alltoall,  &cvy_op_alltoallv,      &cvy_op_barrier,
-						   &cvy_op_admit,     &cvy_op_dispatch,	      &cvy_op_combine,
-						   &cvy_op_reduce,    &cvy_op_reduce_scatter, &cvy_op_allgatherv,
-						   &cvy_op_gather,    &cvy_op_scatter };
+static const struct {
+	const struct cvy_op_kind *kind;
+	unsigned says;
+} kinds[] = {
+#define KIND(kind, says, ...) { &cvy_op_##kind, says },
+	CVY_KIND_LIST(KIND)
+#undef KIND
+};
 
 #define KINDS (sizeof(kinds) / sizeof(kinds[0]))
 
 const char *cvy_op_name(unsigned kind)
 {
-	return kind < KINDS ? kinds[kind]->name : NULL;
+	return kind < KINDS ? kinds[kind].kind->name : NULL;
 }
 
 /*
@@ -72,7 +75,7 @@ void cvy_op_sign(struct cvy_op *op, int on_loss)
 {
 	uint64_t kind = 0, h;
 
-	while (kinds[kind] != op->kind)
+	while (kinds[kind].kind != op->kind)
 		kind++;
 	op->on_loss = on_loss;
 	op->call = kind << 60 | (uint64_t)(op->dtype & 15) << 56 | (uint64_t)(op->redop & 15) << 52 |
@@ -88,27 +91,23 @@ char *cvy_call_text(uint64_t call, char *text, size_t bytes)
 	static const char *const redops[16] = {
 		[COVEY_SUM] = "sum", [COVEY_PROD] = "prod", [COVEY_MAX] = "max", [COVEY_MIN] = "min", [COVEY_AVG] = "avg"
 	};
-	unsigned kind = (unsigned)(call >> 60);
-	const struct cvy_op_kind *k = kind < KINDS ? kinds[kind] : NULL;
-	const char *redop = redops[call >> 52 & 15];
-	unsigned long long count = (uint32_t)(call >> CVY_LAP_BITS);
-	int dtype = (int)(call >> 56 & 15);
-	unsigned root = (unsigned)(call >> 40 & 4095);
+	unsigned kind = (unsigned)(call >> 60), says = kind < KINDS ? kinds[kind].says : 0;
+	const char *redop = redops[call >> 52 & 15], *name = cvy_op_name(kind);
+	char count[32] = "", fold[8] = "", root[16] = "";
 
-	if (!k)
+	if (!name) {
 		snprintf(text, bytes, "an unknown call %#llx", (unsigned long long)call);
-	else if (k == &cvy_op_allreduce || k == &cvy_op_reduce_scatter)
-		snprintf(text, bytes, "%s(%llu x %s, %s)", k->name, count, cvy_dtype_name(dtype), redop ? redop : "?");
-	else if (k == &cvy_op_reduce)
-		snprintf(text, bytes, "reduce(%llu x %s, %s, root %u)", count, cvy_dtype_name(dtype),
-			 redop ? redop : "?", root);
-	else if (k == &cvy_op_broadcast || k == &cvy_op_gather || k == &cvy_op_scatter)
-		snprintf(text, bytes, "%s(%llu x %s, root %u)", k->name, count, cvy_dtype_name(dtype), root);
-	else if (k == &cvy_op_allgather || k == &cvy_op_alltoall || k == &cvy_op_allgatherv)
-		snprintf(text, bytes, "%s(%llu x %s)", k->name, count, cvy_dtype_name(dtype));
-	else if (k == &cvy_op_dispatch || k == &cvy_op_combine)
-		snprintf(text, bytes, "%s(%s)", k->name, cvy_dtype_name(dtype));
+		return text;
+	}
+	if ((says & CVY_SAYS_COUNT) == CVY_SAYS_COUNT)
+		snprintf(count, sizeof(count), "%u x ", (unsigned)(call >> CVY_LAP_BITS));
+	if (says & CVY_SAYS_REDOP)
+		snprintf(fold, sizeof(fold), ", %s", redop ? redop : "?");
+	if (says & CVY_SAYS_ROOT)
+		snprintf(root, sizeof(root), ", root %u", (unsigned)(call >> 40 & 4095));
+	if (says)
+		snprintf(text, bytes, "%s(%s%s%s%s)", name, count, cvy_dtype_name((int)(call >> 56 & 15)), fold, root);
 	else
-		snprintf(text, bytes, "%s", k->name);
+		snprintf(text, bytes, "%s", name);
 	return text;
 }

@@ -6,6 +6,7 @@
  * labels: redis real
  */
 #include "harness.h"
+#include "operations/operations.h"
 #include "engine_state.h"
 #include "handle.h"
 
@@ -20,55 +21,51 @@
 
 /* ---- arguments ---- */
 
-static void bad_newer_operations(struct covey_group *g)
+static void bad_operation(struct covey_group *g, const struct operation *op)
 {
-	size_t ones[1] = { 1 }, huge[1] = { SIZE_MAX / 2 };
 	int32_t x[8] = { 0 };
+	const size_t ones[1] = { 1 }, huge[1] = { SIZE_MAX / 2 };
+	const struct operation_call right = { x, x,    1,    COVEY_INT32, COVEY_SUM, 0,		0,
+					      1, ones, ones, ones,	  ones,	     .group = g };
+	struct operation_call c;
 
-	must_be_invalid(g, covey_reduce(x, x, 1, COVEY_INT32, -1, 0, g, NULL, NULL), "operation");
-	must_be_invalid(g, covey_reduce(x, x, 1, COVEY_INT32, COVEY_SUM, 16, g, NULL, NULL), "root");
-	must_be_invalid(g, covey_reduce(x, NULL, 1, COVEY_INT32, COVEY_SUM, 0, g, NULL, NULL), "NULL");
-	must_be_invalid(g, covey_reduce_scatter(x, x, 1, 13, COVEY_SUM, g, NULL, NULL), "datatype");
-	must_be_invalid(g, covey_reduce_scatter(x, x, 1, COVEY_INT32, 5, g, NULL, NULL), "operation");
-	must_be_invalid(g, covey_gather(NULL, x, 1, COVEY_INT32, 0, g, NULL, NULL), "NULL");
-	must_be_invalid(g, covey_gather(x, NULL, 1, COVEY_INT32, 0, g, NULL, NULL), "NULL");
-	must_be_invalid(g, covey_scatter(NULL, x, 1, COVEY_INT32, 0, g, NULL, NULL), "NULL");
-	must_be_invalid(g, covey_scatter(x, x, 1, COVEY_INT32, -1, g, NULL, NULL), "root");
-	must_be_invalid(g, covey_allgatherv(x, 2, x, ones, ones, COVEY_INT32, g, NULL, NULL), "sendcount");
-	must_be_invalid(g, covey_allgatherv(x, 1, x, NULL, ones, COVEY_INT32, g, NULL, NULL), "NULL");
-	must_be_invalid(g, covey_allgatherv(x, 1, NULL, ones, ones, COVEY_INT32, g, NULL, NULL), "NULL");
-	must_be_invalid(g, covey_allgatherv(x, 1, x, ones, huge, COVEY_INT32, g, NULL, NULL), "large");
-	must_be_invalid(g, covey_allgatherv(x, 1, x, ones, ones, 10, g, NULL, NULL), "datatype");
+#define REFUSED(change, words) (c = right, (change), must_be_invalid(g, op->call(&c), words))
+	REFUSED(c.dtype = 77, "datatype");
+	REFUSED(c.send = NULL, "NULL");
+	REFUSED(c.recv = NULL, "NULL");
+	REFUSED((c.count = *huge, c.send_counts = c.recv_counts = huge), "large");
+	if (op->reduces)
+		REFUSED(c.redop = 5, "operation");
+	if (op->rooted) {
+		REFUSED(c.root = -1, "root");
+		REFUSED(c.root = 16, "root");
+	}
+	if (op->uneven) {
+		REFUSED(c.recv_counts = NULL, "NULL");
+		REFUSED(c.recv_counts = huge, "count");
+	}
+	c = right;
+	c.stream = (struct CUstream_st *)8;
+	must_refuse(g, op->call(&c), COVEY_ERR_UNSUPPORTED, "stream");
 }
 
 static void bad_operations(struct covey_group *g)
 {
 	static struct CUstream_st *stream = (struct CUstream_st *)8;
-	int32_t x[8] = { 0 };
-	size_t ones[1] = { 1 }, huge[1] = { SIZE_MAX / 2 };
+	const size_t ones[1] = { 1 }, huge[1] = { SIZE_MAX / 2 };
 	struct covey_work *work = NULL;
+	int32_t x[8] = { 0 };
 
-	must_be_invalid(g, covey_allreduce(x, x, 1, 10, COVEY_SUM, g, NULL, NULL), "datatype");
-	must_be_invalid(g, covey_allreduce(x, x, 1, COVEY_INT32, 5, g, NULL, NULL), "operation");
-	must_be_invalid(g, covey_allreduce(NULL, x, 1, COVEY_INT32, COVEY_SUM, g, NULL, NULL), "NULL");
-	must_be_invalid(g, covey_allreduce(x, NULL, 1, COVEY_INT32, COVEY_SUM, g, NULL, NULL), "NULL");
-	must_be_invalid(g, covey_allreduce(x, x, SIZE_MAX / 2, COVEY_INT32, COVEY_SUM, g, NULL, NULL), "count");
-	must_refuse(g, covey_allreduce(x, x, 1, COVEY_INT32, COVEY_SUM, g, stream, NULL), COVEY_ERR_UNSUPPORTED,
-		    "stream");
+	for (int op = 0; op < OP_SENDRECV; op++)
+		if (!operation_table[op].no_data)
+			bad_operation(g, &operation_table[op]);
 	must_be_invalid(g, covey_allreduce_start(x, x, 1, COVEY_INT32, COVEY_SUM, g, NULL, NULL), "work");
-	must_be_invalid(g, covey_broadcast(x, x, 1, COVEY_INT32, -1, g, NULL, NULL), "root");
-	must_be_invalid(g, covey_broadcast(x, x, 1, COVEY_INT32, 16, g, NULL, NULL), "root");
-	must_be_invalid(g, covey_broadcast(NULL, x, 1, COVEY_INT32, 0, g, NULL, NULL), "NULL");
 	must_be_invalid(g, covey_broadcast_start(x, x, 1, 11, 0, g, NULL, &work), "datatype");
-	must_be_invalid(g, covey_allgather(NULL, x, 1, COVEY_INT32, g, NULL, NULL), "NULL");
-	must_be_invalid(g, covey_alltoall(x, NULL, 1, COVEY_INT32, g, NULL, NULL), "NULL");
 	must_be_invalid(g, covey_alltoallv(x, NULL, ones, x, ones, ones, COVEY_INT32, g, NULL, NULL), "NULL");
-	must_be_invalid(g, covey_alltoallv(NULL, ones, ones, x, ones, ones, COVEY_INT32, g, NULL, NULL), "NULL");
-	must_be_invalid(g, covey_alltoallv(x, ones, ones, x, ones, ones, 77, g, NULL, NULL), "datatype");
 	must_be_invalid(g, covey_alltoallv(x, huge, ones, x, ones, ones, COVEY_INT32, g, NULL, NULL), "count");
-	must_be_invalid(g, covey_alltoallv(x, ones, ones, x, huge, ones, COVEY_INT32, g, NULL, NULL), "count");
+	must_be_invalid(g, covey_allgatherv(x, 2, x, ones, ones, COVEY_INT32, g, NULL, NULL), "sendcount");
+	must_be_invalid(g, covey_allgatherv(x, 1, x, ones, huge, COVEY_INT32, g, NULL, NULL), "large");
 	must_refuse(g, covey_barrier(g, stream, NULL), COVEY_ERR_UNSUPPORTED, "stream");
-	bad_newer_operations(g);
 	ck_assert_ptr_null(work);
 }
 

@@ -7,27 +7,12 @@
  * labels: redis matrix
  */
 #include "harness.h"
+#include "operations/operations.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
-enum op {
-	ALLREDUCE,
-	REDUCE,
-	REDUCE_SCATTER, /* those above reduce */
-	BROADCAST,
-	ALLGATHER,
-	ALLGATHERV,
-	GATHER,
-	SCATTER,
-	ALLTOALL,
-	ALLTOALLV,
-	OPS
-};
-
-static const char *const op_names[OPS] = { "allreduce",	 "reduce", "reduce_scatter", "broadcast", "allgather",
-					   "allgatherv", "gather", "scatter",	     "alltoall",  "alltoallv" };
 static const int dtypes[] = { COVEY_INT8,   COVEY_UINT8,   COVEY_INT16,	   COVEY_INT32,	  COVEY_UINT32, COVEY_INT64,
 			      COVEY_UINT64, COVEY_FLOAT16, COVEY_BFLOAT16, COVEY_FLOAT32, COVEY_FLOAT64 };
 static const int worlds[] = { 1, 2, 3, 4, 5, 8, 13 };
@@ -40,7 +25,7 @@ static const size_t sizes[] = { 0, 8, 32, 40, 1000, 16376, 16384, 16392, 32768, 
 
 /* Columns of a case, each an index. */
 enum column { OP, DTYPE, REDOP, WORLD, TRANSPORT, SLOT, IN_PLACE, SIZE, ROOT, SHIFT, COLUMNS };
-static const int values[COLUMNS] = { OPS, N(dtypes), 5, N(worlds), TRANSPORTS, SLOTS, 2, N(sizes), 2, 2 };
+static const int values[COLUMNS] = { OP_SENDRECV, N(dtypes), 5, N(worlds), TRANSPORTS, SLOTS, 2, N(sizes), 2, 2 };
 #define ROUNDS 3
 #define MOST 14 /* values of a column */
 
@@ -62,15 +47,17 @@ static void add_case(const struct one *one)
 	cases.one[cases.n++] = *one;
 }
 
-/* Operations that do not reduce have one reduction, those without a root one root. */
+/* An operation has one value in each column that says nothing of it. */
 static void normal(struct one *one)
 {
-	int op = one->at[OP];
+	const struct operation *op = &operation_table[one->at[OP]];
 
-	if (op > REDUCE_SCATTER)
+	if (!op->reduces)
 		one->at[REDOP] = 0;
-	if (op != REDUCE && op != BROADCAST && op != GATHER && op != SCATTER)
+	if (!op->rooted)
 		one->at[ROOT] = 0;
+	if (op->no_data)
+		one->at[DTYPE] = one->at[IN_PLACE] = one->at[SIZE] = one->at[SHIFT] = 0;
 }
 
 /* ---- pairs ---- */
@@ -168,9 +155,10 @@ static void make_cases(void)
 struct rig {
 	struct member *m;
 	const struct one *one;
+	const struct operation *op;
 	uint8_t *memory[2], *send, *recv, *want;
 	size_t count, bytes, out; /* elements and bytes of a block; bytes of the result */
-	int op, dtype, redop, root, n, rank, number;
+	int dtype, redop, root, n, rank, number;
 	uint64_t seed;
 	size_t counts[2][16], displs[2][16]; /* sent, received */
 };
@@ -186,18 +174,12 @@ static void blocks_of(const struct rig *rig, uint8_t *to, int from)
 		input_of(rig, to + (size_t)r * rig->bytes, from, r, rig->count);
 }
 
-static void fold_of(const struct rig *rig, int block)
-{
-	type_fold(rig->want, rig->count, rig->dtype, rig->redop, (1ull << rig->n) - 1,
-		  rig->seed * 64 + (uint64_t)block);
-}
-
 /* what @from sends to @to with v; in place as much as comes back */
 static size_t vcount(const struct rig *rig, int from, int to)
 {
 	int a = from, b = to;
 
-	if (rig->op == ALLGATHERV)
+	if (!rig->op->send_blocks)
 		return a % 3 == 1 ? rig->count / 3 : rig->count - (rig->count ? (size_t)a % rig->count : 0);
 	if (rig->one->at[IN_PLACE] && a > b) {
 		a = to;
@@ -228,112 +210,87 @@ static void prepare_v(struct rig *rig)
 	size_t elem = type_bytes(rig->dtype);
 
 	plan_v(rig);
-	if (rig->op == ALLTOALLV && rig->one->at[IN_PLACE])
+	if (rig->op->send_blocks && rig->one->at[IN_PLACE])
 		rig->recv = rig->send;
 	else if (rig->one->at[IN_PLACE])
 		rig->send = rig->recv + rig->displs[1][rig->rank] * elem;
 	memset(rig->recv, 0x5a, rig->out);
 	for (int r = 0; r < rig->n; r++) {
-		input_of(rig, rig->want + rig->displs[1][r] * elem, r, rig->op == ALLGATHERV ? 0 : rig->rank,
+		input_of(rig, rig->want + rig->displs[1][r] * elem, r, rig->op->send_blocks ? rig->rank : 0,
 			 rig->counts[1][r]);
-		if (rig->op == ALLTOALLV)
+		if (rig->op->send_blocks)
 			input_of(rig, rig->send + rig->displs[0][r] * elem, rig->rank, r, rig->counts[0][r]);
 	}
-	if (rig->op == ALLGATHERV)
+	if (!rig->op->send_blocks)
 		input_of(rig, rig->send, rig->rank, 0, rig->counts[1][rig->rank]);
 }
 
-static void prepare_reduction(struct rig *rig)
+/* Only the root of a rooted operation has a buffer of blocks, which the other may be part of. */
+static void place(struct rig *rig)
 {
-	int in_place = rig->one->at[IN_PLACE];
-
-	rig->out = rig->bytes;
-	if (rig->op == REDUCE_SCATTER) {
-		blocks_of(rig, rig->send, rig->rank);
-		if (in_place)
-			rig->recv = rig->send + (size_t)rig->rank * rig->bytes;
-		fold_of(rig, rig->rank);
-		return;
-	}
-	input_of(rig, rig->send, rig->rank, 0, rig->count);
-	if (in_place)
-		rig->recv = rig->send;
-	if (rig->op == REDUCE && rig->rank != rig->root)
-		memcpy(rig->want, rig->recv, rig->bytes); /* untouched */
-	else
-		fold_of(rig, 0);
-}
-
-static void prepare_copies(struct rig *rig)
-{
-	int in_place = rig->one->at[IN_PLACE], is_root = rig->rank == rig->root;
+	const struct operation *op = rig->op;
 	size_t own = (size_t)rig->rank * rig->bytes;
 
-	rig->out = rig->op == BROADCAST || rig->op == SCATTER ? rig->bytes : rig->bytes * (size_t)rig->n;
-	if (in_place && (rig->op == ALLGATHER || (rig->op == GATHER && is_root)))
-		rig->send = rig->recv + own;
-	else if (in_place && rig->op == SCATTER && is_root)
+	if (!rig->one->at[IN_PLACE] || (op->rooted && operation_has_blocks(op) && rig->rank != rig->root))
+		return;
+	if (op->send_blocks && !op->recv_blocks)
 		rig->recv = rig->send + own;
-	else if (in_place && rig->op != GATHER && rig->op != SCATTER)
+	else if (!op->send_blocks && op->recv_blocks)
+		rig->send = rig->recv + own;
+	else
 		rig->recv = rig->send;
-	if (rig->op == ALLTOALL || (rig->op == SCATTER && is_root))
+}
+
+static void prepare(struct rig *rig)
+{
+	const struct operation *op = rig->op;
+	int elsewhere = op->rooted && rig->rank != rig->root, to = op->send_blocks ? rig->rank : 0;
+
+	rig->out = op->no_data ? 0 : rig->bytes * (op->recv_blocks ? (size_t)rig->n : 1);
+	place(rig);
+	if (op->send_blocks && !elsewhere)
 		blocks_of(rig, rig->send, rig->rank);
-	else if (rig->op != BROADCAST || is_root)
+	else if (op->of != OP_OF_ROOT || !elsewhere)
 		input_of(rig, rig->send, rig->rank, 0, rig->count);
-	if (rig->op == GATHER && !is_root)
-		memcpy(rig->want, rig->recv, rig->out);
-	else if (rig->op == BROADCAST || rig->op == SCATTER)
-		input_of(rig, rig->want, rig->root, rig->op == SCATTER ? rig->rank : 0, rig->count);
+	if (op->to_root && elsewhere)
+		memcpy(rig->want, rig->recv, rig->out); /* untouched */
+	else if (op->reduces)
+		type_fold(rig->want, rig->count, rig->dtype, rig->redop, (1ull << rig->n) - 1,
+			  rig->seed * 64 + (uint64_t)to);
+	else if (op->of == OP_OF_ROOT)
+		input_of(rig, rig->want, rig->root, to, rig->count);
 	else
 		for (int r = 0; r < rig->n; r++)
-			input_of(rig, rig->want + (size_t)r * rig->bytes, r, rig->op == ALLTOALL ? rig->rank : 0,
-				 rig->count);
+			input_of(rig, rig->want + (size_t)r * rig->bytes, r, to, rig->count);
 }
 
 /* Started and waited for on some ranks, in one call on the others. */
-#define CALL(name, ...) \
-	((rig->number + rig->rank) % 2 \
-		 ? await(covey_##name##_start(__VA_ARGS__, rig->m->group, NULL, &work), &work, res) \
-		 : covey_##name(__VA_ARGS__, rig->m->group, NULL, res))
-
-static int await(int err, struct covey_work **work, struct covey_result *res)
-{
-	if (!err)
-		err = covey_work_wait(*work, 0, res);
-	covey_work_free(*work);
-	return err;
-}
-
 static int call(const struct rig *rig, struct covey_result *res)
 {
-	void *recv = rig->recv;
-	const void *send = rig->send;
+	const struct operation *op = rig->op;
+	int elsewhere = op->rooted && rig->rank != rig->root, err;
 	struct covey_work *work = NULL;
+	struct operation_call call = { .send = elsewhere && op->send_blocks ? NULL : rig->send,
+				       .recv = elsewhere && op->recv_blocks ? NULL : rig->recv,
+				       .count = op->uneven ? rig->counts[1][rig->rank] : rig->count,
+				       .dtype = rig->dtype,
+				       .redop = rig->redop,
+				       .root = rig->root,
+				       .send_counts = rig->counts[0],
+				       .send_displs = rig->displs[0],
+				       .recv_counts = rig->counts[1],
+				       .recv_displs = rig->displs[1],
+				       .group = rig->m->group,
+				       .result = res };
 
-	switch (rig->op) {
-	case ALLREDUCE:
-		return CALL(allreduce, send, recv, rig->count, rig->dtype, rig->redop);
-	case REDUCE:
-		return CALL(reduce, send, recv, rig->count, rig->dtype, rig->redop, rig->root);
-	case REDUCE_SCATTER:
-		return CALL(reduce_scatter, send, recv, rig->count, rig->dtype, rig->redop);
-	case BROADCAST:
-		return CALL(broadcast, send, recv, rig->count, rig->dtype, rig->root);
-	case ALLGATHER:
-		return CALL(allgather, send, recv, rig->count, rig->dtype);
-	case ALLGATHERV:
-		return CALL(allgatherv, send, rig->counts[1][rig->rank], recv, rig->counts[1], rig->displs[1],
-			    rig->dtype);
-	case GATHER:
-		return CALL(gather, send, rig->rank == rig->root ? recv : NULL, rig->count, rig->dtype, rig->root);
-	case SCATTER:
-		return CALL(scatter, rig->rank == rig->root ? send : NULL, recv, rig->count, rig->dtype, rig->root);
-	case ALLTOALL:
-		return CALL(alltoall, send, recv, rig->count, rig->dtype);
-	default:
-		return CALL(alltoallv, send, rig->counts[0], rig->displs[0], recv, rig->counts[1], rig->displs[1],
-			    rig->dtype);
-	}
+	if ((rig->number + rig->rank) % 2 == 0)
+		return op->call(&call);
+	call.work = &work;
+	err = op->call(&call);
+	if (!err)
+		err = covey_work_wait(work, 0, res);
+	covey_work_free(work);
+	return err;
 }
 
 static void check_case(const struct rig *rig, int err, const struct covey_result *res)
@@ -342,15 +299,15 @@ static void check_case(const struct rig *rig, int err, const struct covey_result
 	size_t i = 0;
 
 	must(!err && !res->status && res->mask.word[0] == (1ull << rig->n) - 1 && res->size == rig->n,
-	     "rank %d of %d: %s type %d op %d of %zu: %s, mask %llx", rig->rank, rig->n, op_names[rig->op], rig->dtype,
+	     "rank %d of %d: %s type %d op %d of %zu: %s, mask %llx", rig->rank, rig->n, rig->op->name, rig->dtype,
 	     rig->redop, rig->count, covey_strerror(err), (unsigned long long)res->mask.word[0]);
 	while (i < rig->out && rig->recv[i] == rig->want[i])
 		i++;
 	must(i == rig->out,
 	     "rank %d of %d: %s type %d op %d of %zu, transport %d slot %d in place %d root %d: byte %zu", rig->rank,
-	     rig->n, op_names[rig->op], rig->dtype, rig->redop, rig->count, o->at[TRANSPORT], o->at[SLOT],
-	     o->at[IN_PLACE], rig->root, i);
-	must(o->at[IN_PLACE] || rig->recv[rig->out] == 0xa5, "%s of %zu writes past the end", op_names[rig->op],
+	     rig->n, rig->op->name, rig->dtype, rig->redop, rig->count, o->at[TRANSPORT], o->at[SLOT], o->at[IN_PLACE],
+	     rig->root, i);
+	must(o->at[IN_PLACE] || rig->recv[rig->out] == 0xa5, "%s of %zu writes past the end", rig->op->name,
 	     rig->count);
 }
 
@@ -360,7 +317,7 @@ static void run_case(struct rig *rig, const struct one *one)
 	uint64_t sum;
 
 	rig->one = one;
-	rig->op = one->at[OP];
+	rig->op = &operation_table[one->at[OP]];
 	rig->dtype = dtypes[one->at[DTYPE]];
 	rig->redop = one->at[REDOP];
 	rig->root = one->at[ROOT] ? rig->n - 1 : 0;
@@ -369,18 +326,16 @@ static void run_case(struct rig *rig, const struct one *one)
 	rig->send = rig->memory[0] + 64 + one->at[SHIFT];
 	rig->recv = rig->memory[1] + 64 + 3 * one->at[SHIFT];
 	rig->seed = (uint64_t)++rig->number;
-	if (rig->op <= REDUCE_SCATTER)
-		prepare_reduction(rig);
-	else if (rig->op == ALLGATHERV || rig->op == ALLTOALLV)
+	if (rig->op->uneven)
 		prepare_v(rig);
 	else
-		prepare_copies(rig);
+		prepare(rig);
 	if (!one->at[IN_PLACE])
 		rig->recv[rig->out] = 0xa5;
 	sum = one->at[IN_PLACE] ? 0 : checksum(rig->send, rig->bytes);
 	check_case(rig, call(rig, &res), &res);
 	must(one->at[IN_PLACE] || sum == checksum(rig->send, rig->bytes), "%s of %zu overwrites its input",
-	     op_names[rig->op], rig->count);
+	     rig->op->name, rig->count);
 }
 
 static void run_cases(struct member *m)

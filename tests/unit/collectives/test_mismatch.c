@@ -8,6 +8,7 @@
  * labels: redis
  */
 #include "harness.h"
+#include "operations/operations.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,27 +19,12 @@
 #define MOST 4 /* ranks */
 #define ROOM ((size_t)(MOST + 1) * (2 * LARGE + 64))
 
-enum op {
-	ALLREDUCE,
-	REDUCE,
-	REDUCE_SCATTER, /* those above reduce */
-	BROADCAST,
-	SCATTER,
-	GATHER,
-	ALLGATHER,
-	ALLTOALL,
-	ALLGATHERV,
-	ALLTOALLV,
-	BARRIER,
-	ADMIT,
-	OPS
-};
+enum { ADMIT = OP_SENDRECV, OPS };
 
 /* What one rank gives that the others do not; EACH: every rank names itself as the root. */
 enum what { COUNT, TICKS, DTYPE, REDOP, ROOT, EACH, ON_LOSS, KIND, WHATS };
 
-static const char *const op_names[OPS] = { "allreduce", "reduce",   "reduce_scatter", "broadcast", "scatter", "gather",
-					   "allgather", "alltoall", "allgatherv",     "alltoallv", "barrier", "admit" };
+static const char *const op_names[OPS] = { OPERATION_LIST(OPERATION_NAME)[ADMIT] = "admit" };
 static const char *const what_names[WHATS] = { "count", "ticks", "dtype", "redop", "root", "each", "on_loss", "kind" };
 
 struct ask {
@@ -51,15 +37,21 @@ struct plain {
 	size_t count;
 };
 
-static int rooted(int op)
+static int has_data(int op)
 {
-	return op == REDUCE || op == BROADCAST || op == SCATTER || op == GATHER;
+	return op != ADMIT && !operation_table[op].no_data;
+}
+
+/* Counts of alltoallv are those of pairs of ranks. */
+static int has_count(int op)
+{
+	return has_data(op) && op != OP_ALLTOALLV;
 }
 
 /* Does it end on some ranks without a word of the others? */
 static int goes_by(int op)
 {
-	return op == BROADCAST || op == SCATTER || op == ADMIT;
+	return op == ADMIT || operation_table[op].of == OP_OF_ROOT;
 }
 
 static int makes_sense(int op, int what)
@@ -67,14 +59,14 @@ static int makes_sense(int op, int what)
 	switch (what) {
 	case COUNT:
 	case TICKS:
-		return op < BARRIER && op != ALLTOALLV; /* counts of alltoallv are those of pairs of ranks */
+		return has_count(op);
 	case DTYPE:
-		return op < BARRIER;
+		return has_data(op);
 	case REDOP:
-		return op <= REDUCE_SCATTER;
+		return op != ADMIT && operation_table[op].reduces;
 	case ROOT:
 	case EACH:
-		return rooted(op);
+		return op != ADMIT && operation_table[op].rooted;
 	case ON_LOSS:
 		return op != ADMIT;
 	default:
@@ -110,7 +102,7 @@ static struct plain plain_of(const struct ask *ask, int rank, int n, int errs)
 		p.on_loss = COVEY_ON_LOSS_FAIL;
 		break;
 	case KIND:
-		p.op = ask->op == BARRIER ? ALLREDUCE : BARRIER;
+		p.op = ask->op == OP_BARRIER ? OP_ALLREDUCE : OP_BARRIER;
 		break;
 	default:
 		break;
@@ -120,40 +112,26 @@ static struct plain plain_of(const struct ask *ask, int rank, int n, int errs)
 
 static int call(struct member *m, const struct plain *p, int32_t *x, int32_t *y, struct covey_result *res)
 {
-	struct covey_group *g = m->group;
-	size_t counts[MOST], displs[MOST], n = p->count;
+	size_t counts[MOST], displs[MOST];
+	struct operation_call call = { .send = x,
+				       .recv = y,
+				       .count = p->count,
+				       .dtype = p->dtype,
+				       .redop = p->redop,
+				       .root = p->root,
+				       .send_counts = counts,
+				       .send_displs = displs,
+				       .recv_counts = counts,
+				       .recv_displs = displs,
+				       .group = m->group,
+				       .result = res };
 
-	must(!covey_set_on_loss(g, p->on_loss), "on_loss");
+	must(!covey_set_on_loss(m->group, p->on_loss), "on_loss");
 	for (int r = 0; r < m->n; r++) {
-		counts[r] = n;
-		displs[r] = (size_t)r * n;
+		counts[r] = p->count;
+		displs[r] = (size_t)r * p->count;
 	}
-	switch (p->op) {
-	case ALLREDUCE:
-		return covey_allreduce(x, y, n, p->dtype, p->redop, g, NULL, res);
-	case REDUCE:
-		return covey_reduce(x, y, n, p->dtype, p->redop, p->root, g, NULL, res);
-	case REDUCE_SCATTER:
-		return covey_reduce_scatter(x, y, n, p->dtype, p->redop, g, NULL, res);
-	case BROADCAST:
-		return covey_broadcast(x, y, n, p->dtype, p->root, g, NULL, res);
-	case SCATTER:
-		return covey_scatter(x, y, n, p->dtype, p->root, g, NULL, res);
-	case GATHER:
-		return covey_gather(x, y, n, p->dtype, p->root, g, NULL, res);
-	case ALLGATHER:
-		return covey_allgather(x, y, n, p->dtype, g, NULL, res);
-	case ALLTOALL:
-		return covey_alltoall(x, y, n, p->dtype, g, NULL, res);
-	case ALLGATHERV:
-		return covey_allgatherv(x, n, y, counts, displs, p->dtype, g, NULL, res);
-	case ALLTOALLV:
-		return covey_alltoallv(x, counts, displs, y, counts, displs, p->dtype, g, NULL, res);
-	case ADMIT:
-		return covey_admit(g, x, 8, res);
-	default:
-		return covey_barrier(g, NULL, res);
-	}
+	return p->op == ADMIT ? covey_admit(m->group, x, 8, res) : operation_table[p->op].call(&call);
 }
 
 /* ---- one case, by all ranks ---- */
@@ -174,12 +152,12 @@ struct here {
 /* The call as causes have it, in part. */
 static void words_of(const struct plain *p, char *text, size_t bytes)
 {
-	if (p->op == BARRIER || p->op == ADMIT || p->op == ALLTOALLV)
+	if (!has_count(p->op))
 		snprintf(text, bytes, "%s", op_names[p->op]);
 	else
-		snprintf(text, bytes, "%s(%zu x %s", op_names[p->op], p->op == ALLGATHERV ? 0 : p->count,
+		snprintf(text, bytes, "%s(%zu x %s", op_names[p->op], p->op == OP_ALLGATHERV ? 0 : p->count,
 			 p->dtype == COVEY_INT32 ? "i32" : "u32");
-	if (p->op == ALLGATHERV)
+	if (p->op == OP_ALLGATHERV)
 		snprintf(text, bytes, "%s(", op_names[p->op]);
 }
 
@@ -252,7 +230,7 @@ static void one_case(struct here *h, int32_t *x, int32_t *y)
 	for (int i = 0; i < 3; i++)
 		must(t->seq[i][m->rank] == t->seq[i][0] && t->seq[i][0] == t->seq[0][0] + (uint64_t)i,
 		     "%s: rank %d: number %llu", h->text, m->rank, (unsigned long long)t->seq[i][m->rank]);
-	must(t->both || h->ask->what == ON_LOSS || h->ask->op == ALLGATHERV, "%s: nobody names both", h->text);
+	must(t->both || h->ask->what == ON_LOSS || h->ask->op == OP_ALLGATHERV, "%s: nobody names both", h->text);
 	harness_meet(m);
 }
 
@@ -265,7 +243,7 @@ static void run_all(struct member *m)
 	must(x && y, "no memory");
 	for (int op = 0; op < OPS; op++)
 		for (int what = 0; what < WHATS; what++)
-			for (int large = 0; large < (op < BARRIER && what != ON_LOSS ? 2 : 1); large++) {
+			for (int large = 0; large < (has_data(op) && what != ON_LOSS ? 2 : 1); large++) {
 				struct ask ask = { op, what, large ? LARGE : SMALL };
 
 				if (!makes_sense(op, what))

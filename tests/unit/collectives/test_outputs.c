@@ -9,6 +9,7 @@
 #include "covey_admin.h"
 #include "covey_device.h"
 #include "harness.h"
+#include "operations/operations.h"
 
 #include <stdlib.h>
 
@@ -44,31 +45,23 @@ static void failed(int err, const char *call)
 #define FAILS(call) failed(call, #call)
 
 static int32_t x[16];
-static size_t one[4] = { 1, 1, 1, 1 }, at[4] = { 0, 1, 2, 3 };
 
 /* @bad: a datatype that is none, or any where there is no group or it has ended. */
 static void collectives_fail(struct covey_group *g, int bad)
 {
-	FAILS(covey_allreduce(x, out.recv, 1, bad, COVEY_SUM, g, NULL, &out.result));
-	FAILS(covey_allreduce_start(x, out.recv, 1, bad, COVEY_SUM, g, NULL, &out.work));
-	FAILS(covey_broadcast(x, out.recv, 1, bad, 0, g, NULL, &out.result));
-	FAILS(covey_broadcast_start(x, out.recv, 1, bad, 0, g, NULL, &out.work));
-	FAILS(covey_allgather(x, out.recv, 1, bad, g, NULL, &out.result));
-	FAILS(covey_allgather_start(x, out.recv, 1, bad, g, NULL, &out.work));
-	FAILS(covey_alltoall(x, out.recv, 1, bad, g, NULL, &out.result));
-	FAILS(covey_alltoall_start(x, out.recv, 1, bad, g, NULL, &out.work));
-	FAILS(covey_alltoallv(x, one, at, out.recv, one, at, bad, g, NULL, &out.result));
-	FAILS(covey_alltoallv_start(x, one, at, out.recv, one, at, bad, g, NULL, &out.work));
-	FAILS(covey_reduce(x, out.recv, 1, bad, COVEY_SUM, 0, g, NULL, &out.result));
-	FAILS(covey_reduce_start(x, out.recv, 1, bad, COVEY_SUM, 0, g, NULL, &out.work));
-	FAILS(covey_reduce_scatter(x, out.recv, 1, bad, COVEY_SUM, g, NULL, &out.result));
-	FAILS(covey_reduce_scatter_start(x, out.recv, 1, bad, COVEY_SUM, g, NULL, &out.work));
-	FAILS(covey_allgatherv(x, 1, out.recv, one, at, bad, g, NULL, &out.result));
-	FAILS(covey_allgatherv_start(x, 1, out.recv, one, at, bad, g, NULL, &out.work));
-	FAILS(covey_gather(x, out.recv, 1, bad, 0, g, NULL, &out.result));
-	FAILS(covey_gather_start(x, out.recv, 1, bad, 0, g, NULL, &out.work));
-	FAILS(covey_scatter(x, out.recv, 1, bad, 0, g, NULL, &out.result));
-	FAILS(covey_scatter_start(x, out.recv, 1, bad, 0, g, NULL, &out.work));
+	static const size_t one[4] = { 1, 1, 1, 1 }, at[4] = { 0, 1, 2, 3 };
+
+	for (int i = 0; i < OP_SENDRECV; i++) {
+		const struct operation *op = &operation_table[i];
+		struct operation_call call = { x, out.recv, 1,	bad, COVEY_SUM, 0, 0,
+					       1, one,	    at, one, at,	g, .result = &out.result };
+
+		if (op->no_data)
+			continue;
+		failed(op->call(&call), op->name);
+		call.work = &out.work;
+		failed(op->call(&call), op->name);
+	}
 	FAILS(covey_send(x, 1, bad, 0, 1, g, NULL, &out.result));
 	FAILS(covey_send_start(x, 1, bad, 0, 1, g, NULL, &out.work));
 	FAILS(covey_recv(out.recv, 1, bad, 0, 1, g, NULL, &out.result));
