@@ -196,7 +196,8 @@ static void gone(struct cvy_group_state *g, int script)
 	} else if (script == CALL_REGISTER) {
 		failed(g, &g->call[CALL_REGISTER]);
 		g->join_err = COVEY_ERR_TIMEOUT;
-		cvy_text_set(g->join_why, sizeof(g->join_why), "there is no group of this name");
+		cvy_text_set(g->join_why, sizeof(g->join_why),
+			     "there is no group of this name, and create = never forms none");
 	} else {
 		cvy_join_anew(g);
 	}

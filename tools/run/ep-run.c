@@ -35,7 +35,7 @@ static const char doc[] =
 	"LOCAL_RANK, "
 	"COVEY_JOB (made for this run, unless it is set), MASTER_ADDR and MASTER_PORT (for torch's env://, unless they "
 	"are "
-	"set; not with --launch) "
+	"set; not with --launch; the port is free on the host of ep-run: set it where rank 0 is on another one) "
 	"and, with --hosts, COVEY_HOST; its standard input is empty. COVEY_STORE in the environment counts as --store. "
 	"Without either a redis-server of its own serves the run: on a unix socket, or for several hosts on one "
 	"address "
@@ -281,19 +281,18 @@ static void check_options(const struct argp *argp, char **argv, struct run_optio
 	exit(64);
 }
 
-/* MASTER_PORT, if that is set, else a free one. */
-static int port_of_torch(void)
+/* The number that a variable has; 0: it is not set. */
+static int number_set(const char *name, int least, int most)
 {
-	const char *text = getenv("MASTER_PORT");
-	long port;
+	const char *text = getenv(name);
+	long value;
 
 	if (!text || !*text)
-		return run_free_port("0.0.0.0");
-	if (!tool_number(text, 1, 65535, &port, NULL)) {
-		run_say("MASTER_PORT is %s: a port from 1 to 65535 is needed", text);
-		exit(RUN_EXIT_SELF);
-	}
-	return (int)port;
+		return 0;
+	if (tool_number(text, least, most, &value, NULL))
+		return (int)value;
+	run_say("%s is %s: a number from %d to %d is needed", name, text, least, most);
+	exit(RUN_EXIT_SELF);
 }
 
 static void fill_from_environment(struct run_options *opt)
@@ -317,14 +316,16 @@ static void fill_from_environment(struct run_options *opt)
 	if ((!text || !*text) && getrandom(&job, sizeof(job), 0) == sizeof(job))
 		snprintf(opt->job, sizeof(opt->job), "run.%016llx", (unsigned long long)job);
 	text = getenv("MASTER_ADDR");
-	if ((!text || !*text) && opt->forming && !opt->launch_count)
-		opt->meeting = port_of_torch();
+	if ((!text || !*text) && opt->forming && !opt->launch_count) {
+		opt->meeting = number_set("MASTER_PORT", 1, 65535);
+		if (!opt->meeting)
+			opt->meeting = run_free_port("0.0.0.0");
+	}
 	if (opt->meeting < 0) /* then programs that want it say so */
 		opt->meeting = 0;
-	text = getenv("COVEY_MAX_RANKS");
-	if (!opt->max_ranks && text)
-		opt->max_ranks = atoi(text); /* the ranks check what they inherit; here only its size matters */
-	if (opt->max_ranks < opt->ranks)
+	if (!opt->max_ranks)
+		opt->max_ranks = number_set("COVEY_MAX_RANKS", opt->ranks, COVEY_MAX_RANKS);
+	if (!opt->max_ranks)
 		opt->max_ranks = opt->ranks > 64 ? opt->ranks : 64;
 }
 

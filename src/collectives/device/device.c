@@ -101,8 +101,8 @@ static int device_number(const struct cvy_device_args *args, int *number)
 				"device: local needs LOCAL_RANK or the like from a launcher; or name a number");
 	n = strtol(text, &end, 10);
 	if (end == text || *end || n < 0 || n > 1023)
-		return cvy_fail(args->box, COVEY_ERR_INVAL, -1, 0, "device: %s is neither a number nor local nor none",
-				text);
+		return cvy_fail(args->box, COVEY_ERR_INVAL, -1, 0,
+				"device: %s is wrong: it must be a number from 0 to 1023, local or none", text);
 	*number = (int)n;
 	return 0;
 }

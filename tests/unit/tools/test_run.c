@@ -96,16 +96,29 @@ TEST(run_sets_the_environment)
 	assert_has("[2] 3 3 64 0 b covey redis+unix: first 127.0.0.1 port\n");
 }
 
+TEST(run_refuses_wrong_numbers_of_the_environment)
+{
+	static const char *const wrong[][3] = { { "MASTER_PORT", "http", "65535" },
+						{ "COVEY_MAX_RANKS", "many", "4096" },
+						{ "COVEY_MAX_RANKS", "2", "4096" } }; /* there are three */
+	char text[100];
+
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+		setenv(wrong[i][0], wrong[i][1], 1);
+		ck_assert_int_eq(shell(NULL, NULL, "true"), 125);
+		unsetenv(wrong[i][0]);
+		snprintf(text, sizeof(text), "%s is %s: a number from %s to %s is needed", wrong[i][0], wrong[i][1],
+			 i ? "3" : "1", wrong[i][2]);
+		assert_has(text);
+	}
+}
+
 TEST(run_keeps_a_port_for_torch)
 {
 	setenv("MASTER_PORT", "29123", 1);
 	ck_assert_int_eq(shell(NULL, NULL, "echo $MASTER_ADDR $MASTER_PORT"), 0);
 	unsetenv("MASTER_PORT");
 	assert_has("[2] 127.0.0.1 29123\n");
-	setenv("MASTER_PORT", "http", 1);
-	ck_assert_int_eq(shell(NULL, NULL, "true"), 125);
-	unsetenv("MASTER_PORT");
-	assert_has("MASTER_PORT is http: a port from 1 to 65535 is needed");
 }
 
 /* A TMPDIR that would have to be escaped in a URL or in the settings of a store is not used, and that is said. */
