@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """covey.ep.Buffer, in NIXL EP's shape: every step against plain arithmetic; ranks die, are replaced, and are added."""
 
+import gc
 import time
 
 import pytest
@@ -46,6 +47,26 @@ def all_ways(store, rank, world):
 @pytest.mark.parametrize("world", [1, 3])
 def test_every_way_of_a_step(processes, world):
     processes.run(world, all_ways, world)
+
+
+def dropped(store, rank):
+    """Rank 0 drops its buffer, as users of DeepEP do. Returns what rank 1 hears."""
+    buffer = made(store, rank, 2)
+    buffer.barrier()
+    if rank == 0:
+        del buffer
+        gc.collect()
+        return []
+    causes = []
+    while not causes:
+        causes = [event.cause for event in buffer.calls.group.events() if 0 in event.left]
+        time.sleep(0.01)
+    buffer.destroy()
+    return causes
+
+
+def test_a_buffer_that_is_dropped_leaves(processes):
+    assert processes.run(2, dropped) == [[], ["rank 0 is out"]]
 
 
 def loses_one(store, rank, world, place, how, use_fp8):

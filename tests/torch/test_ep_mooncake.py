@@ -97,6 +97,7 @@ def recovered(rank, path, url, hook, early, rejoins):
         lags(group, lost)
         dispatcher.buffer.update_ep_member()
         active.fill_(1)
+    assert mooncake.get_peer_state(group, range(RANKS)) == [True] * RANKS  # a newcomer may have no buffer yet
     flags = [None] * RANKS
     dist.all_gather_object(flags, rejoins)
     dist.broadcast(locations, flags.index(False))

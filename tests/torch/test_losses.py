@@ -4,6 +4,7 @@
 import os
 import time
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from conftest import mooncake_group
 
 import covey.torch
 from covey.compat import mooncake
+from covey.torch import ProcessGroup, _process_group
 
 
 def fails(group):
@@ -53,6 +55,21 @@ def dropped(group):
 
 def test_a_group_without_references_leaves(ranks):
     assert ranks.run(2, dropped, device="none") == [[], []]
+
+
+def test_leave_and_callbacks_have_one_bound(monkeypatch):
+    """Of a process group without references: no rank answers, and no callback ends."""
+    now, bounds = [0.0], []
+
+    def in_vain(seconds):
+        bounds.append(seconds)
+        now[0] += seconds
+        raise covey.errors.TimeoutError(-3, "nobody answers")
+
+    monkeypatch.setattr(_process_group, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    group = SimpleNamespace(_inside={}, leave=in_vain, close=lambda: None)
+    ProcessGroup._depart(SimpleNamespace(covey=group, _flush=lambda: None, _finisher=SimpleNamespace(end=bounds.append)), 1)
+    assert bounds == [1, 0]
 
 
 def goes_on(group):

@@ -120,12 +120,12 @@ def install(alias: bool = False) -> None:
 def get_peer_state(group: ProcessGroup, ranks: Sequence[int]) -> List[bool]:
     """For each of @ranks: is its process connected, so that recover_ranks() may take it in?
 
-    In a process with buffers of covey.ep all members call it at the same place and get the same answer: SGLang lets each
-    rank decide by it between two steps.
+    In a job with buffers of covey.ep all members call it at the same place and get the same answer: SGLang lets each
+    rank decide by it between two steps. A newcomer may have no buffer yet: a safe point tells it whether others have.
     """
     here = _here(group)
     states = torch.tensor([r in here for r in ranks], dtype=torch.uint8, device="cpu")
-    if buffers() and not getattr(group, "alone", False):
+    if (buffers() or group.__dict__.get("_have_buffers")) and not getattr(group, "alone", False):
         group.allreduce([states], dist.ReduceOp.MIN).wait()
     return states.bool().tolist()
 
@@ -153,10 +153,11 @@ def _admit_all(group: ProcessGroup, wanted: Optional[frozenset]) -> None:
     """
     seen = frozenset(group.__dict__.get("_joiners", ()))  # at the last look
     until = None if group._timeout_s is None else time.monotonic() + group._timeout_s
-    state = sum(1 << r for r in wanted or ()).to_bytes(_STATE_BYTES, "little")
+    state = sum(1 << r for r in wanted or ()).to_bytes(_STATE_BYTES, "little") + bytes([buffers() > 0])
     while True:
         outcome = _admit(info=state, group=group)
         state = outcome.state
+        group._have_buffers = state[-1]
         missing = [r for r in range(8 * _STATE_BYTES) if state[r // 8] >> r % 8 & 1 and r not in outcome.ranks]
         if not missing:
             return

@@ -6,9 +6,11 @@ call that has it, which is the same call on all ranks. What a newcomer cannot ha
 the state there lists the shapes in their order.
 """
 
+import contextlib
 import ctypes
 import os
 import struct
+import sys
 import time
 from typing import Any, Dict, FrozenSet, Iterable, NamedTuple, Optional
 
@@ -97,17 +99,24 @@ class Members:
     def size(self) -> int:
         return self.live.size
 
-    def close(self, leaves: bool) -> None:
+    def close(self, leaves: bool, seconds: Optional[float] = None) -> None:
         """Leaves, unless a call is under way, which a signal handler has interrupted: others see a death then."""
         group = self.group
         if group is None:
             return
         try:
             if leaves and not group._inside:
-                group.leave()
+                group.leave(seconds)
         finally:
             group.close()
             self.group = None
+
+    def __del__(self) -> None:
+        """Its buffer was dropped without destroy(): it leaves, if the others answer within a second."""
+        group = getattr(self, "group", None)
+        if group and group._handle and group._pid == os.getpid() and not sys.is_finalizing():
+            with contextlib.suppress(Exception):  # it is closed all the same: the others see a death
+                Members.close(self, True, 1)
 
     # ---- handles ----
 

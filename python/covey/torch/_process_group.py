@@ -5,6 +5,7 @@ import copy
 import functools
 import os
 import sys
+import time
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, Callable, List, Optional, Sequence
@@ -202,6 +203,7 @@ class ProcessGroup(Launcher):
 
         A call that is under way here, where a signal handler comes to this, would wait for itself: it ends, as by a death.
         """
+        until = time.monotonic() + seconds
         try:
             if not self.covey._inside:
                 self._flush()
@@ -209,7 +211,7 @@ class ProcessGroup(Launcher):
         except Exception:  # it is closed all the same: the others see a death
             pass
         self.covey.close()
-        self._finisher.end(seconds)
+        self._finisher.end(max(until - time.monotonic(), 0))
 
     def __del__(self) -> None:
         """Nobody has it, and nobody called shutdown(): it leaves, if the others answer within a second."""
