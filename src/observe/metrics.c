@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <locale.h>
 #include <netdb.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -95,9 +96,11 @@ static struct cvy_flight *snapshot(const struct cvy_flight *page)
 void cvy_metrics_print(const struct cvy_flight *page, FILE *to)
 {
 	struct cvy_flight *f = snapshot(page);
+	locale_t plain = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0), had;
 
-	if (!f)
-		return;
+	if (!f || !plain)
+		goto out;
+	had = uselocale(plain); /* that of the process may have a decimal comma */
 #define ONE(name, type, help, value) \
 	head(to, name, type, help); \
 	sample(to, f, name, NULL, (double)(value));
@@ -110,6 +113,10 @@ void cvy_metrics_print(const struct cvy_flight *page, FILE *to)
 			sample(to, f, name, f->kind[k], (double)(value));
 	CVY_METRIC_KIND_LIST(EACH_KIND)
 #undef EACH_KIND
+	uselocale(had);
+out:
+	if (plain)
+		freelocale(plain);
 	free(f);
 }
 

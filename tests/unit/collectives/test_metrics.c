@@ -8,6 +8,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <locale.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sched.h>
@@ -136,6 +137,19 @@ static void over_unix(struct member *m)
 	must(!covey_barrier(m->group, NULL, NULL), "barrier");
 }
 
+static void has_points(struct member *m)
+{
+	static char text[RANKS][65536];
+	const char *at;
+
+	work(m);
+	at = strstr(scrape(dial_unix(m->rank), text[m->rank], sizeof(text[0])), "\ncovey_waited_seconds_total{");
+	must(at != NULL, "nothing");
+	at = strchr(at, '}');
+	must(at[strcspn(at, ",\n")] == '\n', "%.30s", at);
+	must(!covey_barrier(m->group, NULL, NULL), "barrier");
+}
+
 TEST(metrics_are_served_at_a_unix_socket)
 {
 	struct covey_config config = harness_config("metrics-unix", RANKS);
@@ -146,6 +160,24 @@ TEST(metrics_are_served_at_a_unix_socket)
 	config.metrics = place;
 	harness_threads(&config, over_unix, NULL);
 	remove_dir();
+}
+
+/* That of the process writes 0,5. */
+TEST(metrics_have_a_point_in_every_locale)
+{
+	struct covey_config config = harness_config("metrics-locale", RANKS);
+	char place[128], command[256];
+
+	make_dir();
+	snprintf(command, sizeof(command), "localedef -i de_DE -f UTF-8 %s/de_DE.UTF-8 2>&1", dir);
+	if (!system(command) && !setenv("LOCPATH", dir, 1) && setlocale(LC_ALL, "de_DE.UTF-8")) {
+		ck_assert_str_eq(localeconv()->decimal_point, ",");
+		snprintf(place, sizeof(place), "unix:%s/m-{rank}", dir);
+		config.metrics = place;
+		harness_threads(&config, has_points, NULL);
+	}
+	snprintf(command, sizeof(command), "rm -r %s", dir);
+	ck_assert_int_eq(system(command), 0);
 }
 
 TEST(metrics_take_the_socket_of_the_dead_and_leave_that_of_the_living)
