@@ -162,8 +162,8 @@ int run_variables(const struct run_options *opt, const char *url, int rank, bool
 	}
 	if (opt->host_count)
 		set_text(&list[n++], "COVEY_HOST", opt->hosts[host]);
-	if (replacement)
-		set_text(&list[n++], "COVEY_CREATE", "never");
+	/* That of here may be of another group: ep-run in a rank that was started again. */
+	set_text(&list[n++], "COVEY_CREATE", replacement ? "never" : "first");
 	return n;
 }
 

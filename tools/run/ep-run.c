@@ -31,8 +31,8 @@ const char *argp_program_version = "ep-run " COVEY_VERSION;
 static const char doc[] =
 	"Start the ranks of a covey group and label their output, `[rank] line`."
 	"\v"
-	"Each rank gets COVEY_STORE, COVEY_GROUP, COVEY_RANK, COVEY_WORLD, COVEY_MAX_RANKS, RANK, WORLD_SIZE, "
-	"LOCAL_RANK, "
+	"Each rank gets COVEY_STORE, COVEY_GROUP, COVEY_RANK, COVEY_WORLD, COVEY_MAX_RANKS, COVEY_CREATE, RANK, "
+	"WORLD_SIZE, LOCAL_RANK, "
 	"COVEY_JOB (made for this run, unless it is set), MASTER_ADDR and MASTER_PORT (for torch's env://, unless they "
 	"are "
 	"set; not with --launch; the port is free on the host of ep-run: set it where rank 0 is on another one) "

@@ -87,10 +87,12 @@ TEST(run_cuts_a_line_without_end)
 
 TEST(run_sets_the_environment)
 {
+	setenv("COVEY_CREATE", "never", 1); /* of a group around it */
 	ck_assert_int_eq(shell("--local", "--hosts=a,b",
 			       "echo $WORLD_SIZE $COVEY_WORLD $COVEY_MAX_RANKS $LOCAL_RANK $COVEY_HOST $COVEY_GROUP "
-			       "${COVEY_STORE%%/*} ${COVEY_CREATE-first} $MASTER_ADDR ${MASTER_PORT:+port}"),
+			       "${COVEY_STORE%%/*} $COVEY_CREATE $MASTER_ADDR ${MASTER_PORT:+port}"),
 			 0);
+	unsetenv("COVEY_CREATE");
 	assert_has("[0] 3 3 64 0 a covey redis+unix: first 127.0.0.1 port\n");
 	assert_has("[1] 3 3 64 1 a covey redis+unix: first 127.0.0.1 port\n");
 	assert_has("[2] 3 3 64 0 b covey redis+unix: first 127.0.0.1 port\n");
