@@ -48,6 +48,8 @@ def _config(settings: dict) -> "_abi.covey_config":
         elif name in _ENUMS:
             value = _enum(value, _ENUMS[name])
         setattr(config, name, value)
+        if name not in _TEXTS and getattr(config, name) != value:  # C has taken the low bits
+            raise ValueError(f"{name} is {value}: it does not fit")
     return config
 
 

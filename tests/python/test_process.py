@@ -83,6 +83,7 @@ def test_a_join_that_fails_names_the_missing(store):
     ({"create": "perhaps"}, ValueError, "default, never, first"),
     ({"store": "http://x"}, ValueError, "redis://"),
     ({"group": "a b"}, ValueError, "letters, digits"),
+    ({"rank": 1 << 32}, ValueError, "4294967296: it does not fit"),
 ])
 def test_wrong_settings(store, settings, kind, words):
     with pytest.raises(kind, match=re.escape(words)):
