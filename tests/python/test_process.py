@@ -13,61 +13,66 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from children import WATCHDOG_S, tell, told
 
 import covey
 from covey import _abi
 
 
 def counts_meanwhile(group):
-    """A thread counts while this one waits for rank 1, which comes a second later."""
-    counted, on = [0], [True]
+    """A thread counts while this one waits for rank 1, which comes when it has."""
+    waits = threading.Event()
 
     def count():
-        while on[0]:
-            counted[0] += 1
+        waits.wait()
+        for _ in range(100):
             time.sleep(0.001)
+        tell("counted")
 
+    if group.rank == 1:
+        assert told() == "come"
+        group.barrier()
+        return
     thread = threading.Thread(target=count)
     thread.start()
-    if group.rank == 1:
-        time.sleep(1)
-    before = counted[0]
+    waits.set()
     group.barrier()
-    during = counted[0] - before
-    on[0] = False
     thread.join()
-    return during
 
 
 def test_waits_let_other_threads_run(ranks):
-    assert ranks.run(2, counts_meanwhile)[0] > 100
+    for rank in range(2):
+        ranks.start(rank, counts_meanwhile, world=2)
+    ranks.hear(0, "counted")
+    ranks.tell(1, "come")
+    ranks.results(2)
 
 
 def interrupted(group, how):
     if group.rank == 1:
-        time.sleep(3)
-        return True
-    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-    since = time.monotonic()
+        return told()
     with pytest.raises(KeyboardInterrupt):
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
         while True:  # the first few safe points without a joiner wait for nobody
             getattr(group, how)()
-    waited = time.monotonic() - since
-    os._exit(5 if waited < 2.5 else 6)
+    os._exit(5)
 
 
 @pytest.mark.parametrize("how", ["barrier", "admit"])
 def test_ctrl_c_ends_a_wait(ranks, how):
     first = ranks.start(0, interrupted, how, world=2)
     ranks.start(1, interrupted, how, world=2)
-    first.join(60)
+    first.join(WATCHDOG_S)
     assert first.exitcode == 5
+    ranks.tell(1, "it has ended")
+    assert ranks.result(1) == "it has ended"
 
 
 def test_ctrl_c_ends_a_join(store):
-    code = "import covey; covey.join(store=%r, group='never-whole', rank=0, world=2)" % store
-    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
-    time.sleep(2)
+    code = "import covey; print('joins', flush=True); covey.join(store=%r, group='never-whole', rank=0, world=2)" % store
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout.readline() == b"joins\n"
+    time.sleep(0.5)  # it waits by then
     process.send_signal(signal.SIGINT)
     assert b"KeyboardInterrupt" in process.communicate(timeout=60)[1]
 
@@ -170,17 +175,22 @@ def closes_meanwhile(group):
     threads = [threading.Thread(target=waits)]
     if group.rank == 0:
         threads[0].start()
-        time.sleep(0.3)
+        while not group._inside:
+            time.sleep(0.001)
+        time.sleep(0.3)  # it waits by then
         group.close()
         threads[0].join()
         return heard
-    time.sleep(1)
+    told()
     group.close()
-    return ["ABORTED"]
 
 
 def test_close_ends_the_waits_of_other_threads(ranks):
-    assert ranks.run(2, closes_meanwhile) == [["ABORTED"]] * 2
+    for rank in range(2):
+        ranks.start(rank, closes_meanwhile, world=2)
+    assert ranks.result(0) == ["ABORTED"]
+    ranks.tell(1, "it has ended")
+    ranks.result(1)
 
 
 def one_work_many_threads(group):

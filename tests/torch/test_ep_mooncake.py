@@ -121,7 +121,7 @@ def test_sglang_recovers_a_rank(children, store, tmp_path, hook, early):
 
 
 def late(group):
-    """Rank 1 stops to call. The others pass their deadline, and go on without it."""
+    """Rank 1 stops to call. Rank 0, for which all else is there, passes its deadline, and both others go on without it."""
     buffer, active = ep.Buffer(group, 0), torch.ones(4, dtype=torch.int32)  # longer than the group
     x, ids, weights = torch.ones(2, HIDDEN, dtype=torch.bfloat16), torch.tensor([[0, 2, 4]] * 2), torch.ones(2, TOP_K)
     with pytest.raises(ValueError, match="active_ranks is .*each of the 3 ranks"):
@@ -133,8 +133,16 @@ def late(group):
                 for _ in range(100):
                     buffer.dispatch(x, ids, active, TOKENS, 6, 500_000, use_fp8=False)
             return None
-        recv_x, _, handle, _, _ = buffer.dispatch(x, ids, active, TOKENS, 6, -1 if number < 2 else 500_000, use_fp8=False)
-        out, _, _ = buffer.combine(recv_x, ids, weights, active, -1 if number < 2 else 500_000, handle)
+        patience = -1 if number < 2 else 300_000_000
+        if (group.rank(), number) == (0, 2):
+            dist.recv(torch.empty(1), src=2)
+        recv_x, _, handle, _, wait = buffer.dispatch(
+            x, ids, active, TOKENS, 6, 500_000 if (group.rank(), number) == (0, 2) else patience, use_fp8=False,
+            return_recv_hook=True)
+        if (group.rank(), number) == (2, 2):
+            dist.send(torch.ones(1), 0)
+        wait()
+        out, _, _ = buffer.combine(recv_x, ids, weights, active, patience, handle)
         assert (out == active[:3].sum()).all()
     while 1 in buffer.calls.live.view().members:  # who ends before it is removed leaves it alone
         time.sleep(0.01)
