@@ -27,7 +27,7 @@ static void check_step(const struct chaos_plan *plan, const struct chaos_step *s
 	if (s->verb == CHAOS_KILL)
 		fuzz_check(s->what > -CHAOS_T_COUNT && s->what <= CHAOS_W_COUNT);
 	if (s->verb == CHAOS_SERVER)
-		fuzz_check(s->what >= CHAOS_S_STOP && s->what <= CHAOS_S_FAILOVER);
+		fuzz_check(s->what >= CHAOS_S_STOP && s->what <= CHAOS_S_REVIVE);
 	if (s->verb == CHAOS_CUT)
 		fuzz_check(plan->hosts && s->a < plan->hosts && s->b < plan->hosts && s->a >= -1 && s->b >= -1);
 	if (s->verb == CHAOS_SLOW)
