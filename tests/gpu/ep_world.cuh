@@ -557,13 +557,9 @@ static inline void complain(const struct setup *s, const char *what, int r, cons
 		return;
 	fprintf(stderr,
 		"%s: rank %d: %s: byte %zu is %02x, not %02x (tokens %d hidden %d top %d of %d, code %d (given by %x) "
-		"smooth %d, "
-		"back %d, "
-		"ids in int64 by %x, "
-		"per rank %d, "
-		"lanes %d, split %d, routing %d, once %d, close %d, fp16 %d, odd %d, masked %x of %d, asked %x, sums "
-		"%d by %d, "
-		"tail %d, scaled %d, places %d, hops %d)\n",
+		"smooth %d, back %d, ids in int64 by %x, per rank %d, lanes %d, split %d, routing %d, once %d, close "
+		"%d, fp16 %d, odd %d, masked %x of %d, asked %x, sums %d by %d, tail %d, scaled %d, places %d, hops "
+		"%d)\n",
 		what, r, of, at, got, want, s->shape.tokens, s->shape.hidden, s->shape.top_k, s->shape.experts,
 		s->shape.code, s->given, s->smooth, s->shape.back, s->wide, s->shape.per_rank, s->lanes, s->split,
 		s->routing, s->shape.once, s->shape.close, s->fp16, s->odd, s->masked, s->mask_columns, s->asked,

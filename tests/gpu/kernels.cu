@@ -59,15 +59,9 @@ static void whole_steps(void)
 
 	for (int kind = 0; kind < CVY_GPU_BARRIER; kind++) {
 		for (int lanes = 1; lanes <= 2; lanes++) {
-			struct job j = {};
+			struct job j = job_of(kind, types[(kind + lanes) % 3], 0, lanes, 64, CVY_GPU_ROWS);
 			size_t step, parts = cvy_gpu_has_rounds(kind) ? (size_t)n : 1;
 
-			j.kind = kind;
-			j.packet = CVY_GPU_LINE;
-			j.dtype = types[(kind + lanes) % 3];
-			j.lanes = lanes;
-			j.threads = 64;
-			j.rows = CVY_GPU_ROWS;
 			j.root = has_root(kind) ? (kind + lanes) % n : -1;
 			step = cvy_gpu_tile_words(j.packet, j.rows * j.threads) * 8 * (size_t)lanes;
 			j.count = (3 * step + 1000) * parts / elem_of(j.dtype);
@@ -80,16 +74,9 @@ static void whole_steps(void)
 static void mixed_ways(void)
 {
 	for (int k = 0; k <= 2 * CVY_GPU_BARRIER + 1; k++) {
-		struct job j = {};
+		struct job j = job_of(k / 2, COVEY_INT32, 1000, 2, 256);
 
-		j.kind = k / 2;
 		j.packet = k % 2;
-		j.dtype = COVEY_INT32;
-		j.redop = COVEY_SUM;
-		j.count = 1000;
-		j.lanes = 2;
-		j.threads = 256;
-		j.rows = 1;
 		j.shift = 4;
 		j.shift_of = 2;
 		j.root = has_root(j.kind) ? n - 1 : -1;
@@ -105,16 +92,11 @@ static void parts(void)
 
 	for (int kind = 0; kind < CVY_GPU_BARRIER; kind++) {
 		for (unsigned k = 0; k < 18; k++) {
-			struct job j = {};
+			struct job j = job_of(kind, types[k % 3], (size_t)1 + k / 3 % 3 * 16, 1, 32);
 
 			if (cvy_gpu_has_rounds(kind))
 				continue;
-			j.kind = kind;
-			j.dtype = types[k % 3];
-			j.redop = COVEY_SUM;
-			j.count = (size_t)1 + k / 3 % 3 * 16;
-			j.lanes = j.rows = 1;
-			j.threads = 32;
+			j.packet = CVY_GPU_PAIR;
 			j.shift = k / 9 * elem_of(j.dtype);
 			j.root = has_root(kind) ? (int)(k % (unsigned)n) : -1;
 			run(&j);
@@ -129,15 +111,10 @@ static void grown(void)
 
 	for (int packet = 0; packet < 2; packet++) {
 		for (int i = 0; i < 3; i++) {
-			struct job j = {};
+			struct job j = job_of(kinds[i], COVEY_INT32, 3000, 2, 64, 2);
 
-			j.kind = kinds[i];
 			j.packet = packet;
-			j.dtype = COVEY_INT32;
-			j.count = 3000;
-			j.lanes = 2;
-			j.threads = 64;
-			j.rows = 2;
+			j.root = 0;
 			j.grown = 1;
 			fit(&j);
 			run(&j);
@@ -173,23 +150,10 @@ static unsigned lines_pushed(const struct job *j, int from, int round, uint32_t 
 /* The root's link carries a broadcast in two hops once; in one hop, once for each rank. In steps of four lines a warp. */
 static void hops(void)
 {
-	struct job j = { CVY_GPU_BROADCAST,
-			 CVY_GPU_LINE,
-			 COVEY_INT64,
-			 COVEY_SUM,
-			 n - 1,
-			 4,
-			 64,
-			 4,
-			 0,
-			 480 * (size_t)(n - 1),
-			 0,
-			 0,
-			 0,
-			 0,
-			 0 };
+	struct job j = job_of(CVY_GPU_BROADCAST, COVEY_INT64, 480 * (size_t)(n - 1), 4, 64, 4);
 	const unsigned once = (unsigned)(j.count / 15), others = (unsigned)(n - 1);
 
+	j.root = n - 1;
 	for (int hops = 1; hops <= 2; hops++) {
 		unsigned root, passed, want;
 
@@ -212,13 +176,10 @@ static void hops(void)
 /* The root of a reduce hears of each word once, in two shots. In the last step of two all have the results, too. */
 static void heard_once(void)
 {
-	struct job j = {
-		CVY_GPU_REDUCE_TWO_SHOT, CVY_GPU_LINE, COVEY_INT64, COVEY_SUM, 0, 4, 64, 4, 0, 0, 0, 0, 0, 0, 0
-	};
 	const unsigned shard = 4 * 256 / 8; /* lines of a step */
 	const unsigned others = (unsigned)(n - 1);
+	struct job j = job_of(CVY_GPU_REDUCE_TWO_SHOT, COVEY_INT64, 2 * 15 * (size_t)shard * others, 4, 64, 4);
 
-	j.count = 2 * 15 * (size_t)shard * others;
 	for (j.root = 0; j.root < n; j.root++) {
 		const int owner = (j.root + 1) % n;
 
@@ -310,8 +271,9 @@ static struct cvy_gpu_status status_of(int r)
 /* The last rank sends the first an element less than that expects: the first says so, and nothing else goes wrong. */
 static void lied_to(size_t count)
 {
-	struct job j = { CVY_GPU_ALLTOALLV, CVY_GPU_LINE, COVEY_INT32, 0, -1, 4, 64, 2, 0, count, 0, 0, n, 0, 0 };
+	struct job j = job_of(CVY_GPU_ALLTOALLV, COVEY_INT32, count, 4, 64, 2);
 
+	j.lies = n;
 	while (!pair_count(&j, n - 1, 0))
 		j.count++;
 	for (int r = 0; r < n; r++)
@@ -327,23 +289,6 @@ static void lied_to(size_t count)
 	}
 	j.lies = 0;
 	run(&j);
-}
-
-static void launch_admit(int r, int joins)
-{
-	struct cvy_gpu_call call = {};
-
-	call.kind = CVY_GPU_ADMIT;
-	call.root = -1;
-	call.rank = r;
-	call.size = n;
-	call.lanes = call.rows = call.steps = 1;
-	call.threads = 32;
-	call.admits = 1u << (n - 1);
-	call.admit_epoch = epoch;
-	call.joins = joins;
-	CUDA(cudaSetDevice(ranks[r].device));
-	OK(ranks[r].gpu, ops->launch(ranks[r].gpu, &call, (struct CUstream_st *)ranks[r].stream));
 }
 
 /* The next view counts the last rank in, with the others' number and counts; its kernel waits for them. */
@@ -390,11 +335,11 @@ static void come_back(int by_host)
 		ranks[r].roll.since[last] = epoch;
 		thaw(r, mask & ~(1u << last), r == last ? 0 : finished(r), 0);
 	}
-	launch_admit(last, 1);
+	launch_admit(last, 1u << (n - 1), 1);
 	if (by_host)
 		freeze(last);
 	for (int r = 0; r < last; r++)
-		launch_admit(r, 0);
+		launch_admit(r, 1u << (n - 1), 0);
 	if (by_host)
 		let_in_by_host(last);
 }
@@ -406,11 +351,13 @@ static void come_back(int by_host)
 static void removed(int kind, size_t count, int packet, int in_place, int lent)
 {
 	uint32_t left = mask & ~(1u << (n - 1));
-	struct job j = { kind, packet,	 COVEY_FLOAT32, COVEY_SUM, has_root(kind) - 1,	 4, 256,
-			 2,    in_place, count,		0,	   lent ? (int)mask : 0, 0, 0,
-			 0 };
+	struct job j = job_of(kind, COVEY_FLOAT32, count, 4, 256, 2);
 	uint64_t base = 0;
 
+	j.packet = packet;
+	j.root = has_root(kind) - 1;
+	j.in_place = in_place;
+	j.registered = lent ? (int)mask : 0;
 	if (getenv("VERBOSE"))
 		fprintf(stderr, "kind %d packet %d in place %d\n", kind, packet, in_place);
 	fit(&j);
@@ -439,11 +386,12 @@ static void removed(int kind, size_t count, int packet, int in_place, int lent)
  */
 static unsigned interrupted(int kind, int root, size_t count, unsigned us, int leaves)
 {
-	struct job j = { kind, CVY_GPU_LINE, COVEY_INT32, COVEY_SUM, root, 4, 64, 1, 0, count, 0, 0, 0, 0, 0 };
+	struct job j = job_of(kind, COVEY_INT32, count, 4);
 	uint32_t left = leaves ? mask & ~(1u << (n - 1)) : mask;
 	uint64_t base = 0, least = UINT64_MAX, op = finished(0);
 	int rootless;
 
+	j.root = root;
 	for (int r = 0; r < n; r++)
 		prepare(&j, r);
 	for (int r = 0; r < n; r++)
@@ -451,12 +399,7 @@ static unsigned interrupted(int kind, int root, size_t count, unsigned us, int l
 	usleep(us);
 	for (int r = 0; r < n; r++)
 		freeze(r);
-	for (int r = 0; r < n; r++) {
-		if (!(left >> r & 1))
-			continue;
-		base = finished(r) > base ? finished(r) : base;
-		least = finished(r) < least ? finished(r) : least;
-	}
+	how_far(left, &least, &base);
 	epoch++;
 	for (int r = 0; r < n; r++)
 		if (left >> r & 1)
@@ -503,7 +446,7 @@ static void leap(uint64_t op)
 	for (int r = 0; r < n; r++) {
 		ranks[r].roll.begin = op;
 		thaw(r, mask, 0, 0);
-		launch_admit(r, 1);
+		launch_admit(r, 1u << (n - 1), 1);
 	}
 	synchronise();
 }
@@ -512,8 +455,9 @@ static void leap(uint64_t op)
 static void numbers_past_words(void)
 {
 	const uint64_t round = (uint64_t)1 << 32;
-	struct job j = { CVY_GPU_ALLREDUCE, CVY_GPU_PAIR, COVEY_INT32, COVEY_SUM, -1, 1, 32, 1, 0, 40, 0, 0, 0, 0, 0 };
+	struct job j = job_of(CVY_GPU_ALLREDUCE, COVEY_INT32, 40, 1, 32);
 
+	j.packet = CVY_GPU_PAIR;
 	leap(round - 2);
 	for (int i = 0; i < 3; i++) {
 		run(&j);

@@ -141,12 +141,12 @@ static inline void played_queue(int r, int to)
  */
 static void read_by_one(int kind, int in_place, int outrun)
 {
-	struct job j = {
-		kind, CVY_GPU_LINE, COVEY_INT32, COVEY_SUM, -1, 2, 64, 1, in_place, 4096, 0, (int)mask, 0, 0, 0
-	};
+	struct job j = job_of(kind, COVEY_INT32, 4096);
 	const int last = n - 1;
 	const uint64_t op = finished(last);
 
+	j.in_place = in_place;
+	j.registered = (int)mask;
 	for (int r = 0; r < n; r++)
 		prepare(&j, r);
 	played_pull(&j, last);
@@ -168,7 +168,7 @@ static void read_by_one(int kind, int in_place, int outrun)
  */
 static void thin_end(int kind)
 {
-	struct job j = { kind, CVY_GPU_LINE, COVEY_INT64, COVEY_SUM, -1, 2, 64, 1, 0, 300, 0, 0, 0, 0, 0 };
+	struct job j = job_of(kind, COVEY_INT64, 300);
 	static const uint64_t words[16 * 15] = { 1 };
 	const int last = n - 1;
 	const uint64_t op = finished(last);
@@ -199,26 +199,13 @@ static void thin_end(int kind)
 static void passed_on_by_one(int kind)
 {
 	const int last = n - 1, gone = 1, folds = cvy_gpu_folds(kind), first = folds ? 0 : 1;
-	struct job j = { kind,
-			 CVY_GPU_LINE,
-			 COVEY_INT64,
-			 COVEY_SUM,
-			 folds ? last : 0,
-			 1,
-			 64,
-			 1,
-			 0,
-			 120 * (size_t)(n - 1),
-			 0,
-			 0,
-			 0,
-			 0,
-			 0 };
+	struct job j = job_of(kind, COVEY_INT64, 120 * (size_t)(n - 1), 1);
 	const uint64_t op = finished(last);
 	uint64_t *pieces = (uint64_t *)calloc((size_t)n * 120 + 2, sizeof(uint64_t));
 	struct cvy_gpu_counters c;
 	uint32_t count;
 
+	j.root = folds ? last : 0;
 	for (int r = 0; r < n; r++)
 		prepare(&j, r);
 	for (size_t i = 0; i < j.count; i++)
@@ -256,7 +243,7 @@ static void passed_on_by_one(int kind)
  */
 static void completed_without(int kind)
 {
-	struct job j = { kind, CVY_GPU_LINE, COVEY_INT64, COVEY_SUM, -1, 2, 64, 1, 0, 300, 0, 0, 0, 0, 0 };
+	struct job j = job_of(kind, COVEY_INT64, 300);
 	const uint64_t op = finished(0);
 	struct cvy_gpu_counters before, after;
 	struct cvy_gpu_status s;
@@ -293,11 +280,12 @@ static void completed_without(int kind)
 /* What cannot be posted is told by mapping, so no later process of that rank has to answer for it. */
 static void posted_by_one(void)
 {
-	struct job j = { CVY_GPU_BARRIER, CVY_GPU_PAIR, COVEY_INT32, COVEY_SUM, -1, 1, 64, 1, 0, 0, 0, 0, 0, 0, 0 };
+	struct job j = job_of(CVY_GPU_BARRIER, COVEY_INT32, 0, 1);
 	const struct cvy_gpu_mailbox *box = ops->mailbox(ranks[0].gpu);
 	const size_t words = sizeof(box->unsent) / sizeof(box->unsent[0]), generation = ranks[0].outgen >> 2 & 3;
 	size_t at = words;
 
+	j.packet = CVY_GPU_PAIR;
 	played_queue(0, 1);
 	launch(&j, 0);
 	for (; at == words; usleep(1000))

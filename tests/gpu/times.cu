@@ -250,8 +250,7 @@ int main(int argc, char **argv)
 	if (n < 2 || n > RANKS) {
 		fprintf(stderr,
 			"gpu-times [RANKS [alone|beside [LEAST [APART]]]]: 2 to %d ranks, beside NCCL or alone, from "
-			"LEAST "
-			"bytes on; results begin APART bytes behind where inputs do\n",
+			"LEAST bytes on; results begin APART bytes behind where inputs do\n",
 			RANKS);
 		return 2;
 	}

@@ -146,6 +146,23 @@ struct job {
 	int grown;	/* the last rank has come since: the buffers of the others know nothing of it */
 };
 
+/* Lines of a sum, at no root. */
+static inline struct job job_of(int kind, int dtype, size_t count, int lanes = 2, int threads = 64, int rows = 1)
+{
+	struct job j = {};
+
+	j.kind = kind;
+	j.packet = CVY_GPU_LINE;
+	j.dtype = dtype;
+	j.redop = COVEY_SUM;
+	j.root = -1;
+	j.lanes = lanes;
+	j.threads = threads;
+	j.rows = rows;
+	j.count = count;
+	return j;
+}
+
 /* Pairs go in one step of one row, on as many lanes as that takes: what is too large for that goes in lines, as does what has a root in two rounds. */
 static inline void fit(struct job *j)
 {
@@ -283,6 +300,34 @@ static inline void synchronise(void)
 		CUDA(cudaSetDevice(ranks[r].device));
 		CUDA(cudaStreamSynchronize(ranks[r].stream));
 	}
+}
+
+/* Operations that ranks of @left have completed: the fewest, and the most. */
+static inline void how_far(uint32_t left, uint64_t *least, uint64_t *most)
+{
+	for (int r = 0; r < n; r++) {
+		if (!(left >> r & 1))
+			continue;
+		*most = finished(r) > *most ? finished(r) : *most;
+		*least = finished(r) < *least ? finished(r) : *least;
+	}
+}
+
+static inline void launch_admit(int r, uint32_t admits, int joins)
+{
+	struct cvy_gpu_call call = {};
+
+	call.kind = CVY_GPU_ADMIT;
+	call.root = -1;
+	call.rank = r;
+	call.size = n;
+	call.lanes = call.rows = call.steps = 1;
+	call.threads = 32;
+	call.admits = admits;
+	call.admit_epoch = epoch;
+	call.joins = joins;
+	CUDA(cudaSetDevice(ranks[r].device));
+	OK(ranks[r].gpu, ops->launch(ranks[r].gpu, &call, (struct CUstream_st *)ranks[r].stream));
 }
 
 static inline void place_buffers(int r, int registered)

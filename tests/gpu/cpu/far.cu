@@ -167,9 +167,9 @@ static void both(const struct setup *given, const char *what)
 
 static struct job sum_of(void)
 {
-	struct job j = { CVY_GPU_ALLREDUCE, CVY_GPU_PAIR, COVEY_INT32, COVEY_SUM, -1, LANES, 64, 1 };
+	struct job j = job_of(CVY_GPU_ALLREDUCE, COVEY_INT32, 300, LANES);
 
-	j.count = 300;
+	j.packet = CVY_GPU_PAIR;
 	return j;
 }
 

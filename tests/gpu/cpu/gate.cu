@@ -68,20 +68,12 @@ static void change(const struct job *j, unsigned us)
 /* Ten steps in one lane of one warp; @wide: between hosts of so many ranks, five of them. */
 static void many_steps(const char *name, int wide, int times)
 {
-	struct job j = {};
+	const int kind = wide ? CVY_GPU_ALLREDUCE_TWO_SHOT : CVY_GPU_ALLREDUCE;
+	struct job j = job_of(kind, COVEY_INT32, 1200 * (wide ? 2 : 1), 1, 32, 2);
 
 	what = name;
 	width = wide;
 	n = wide ? 2 * wide : 2;
-	j.kind = wide ? CVY_GPU_ALLREDUCE_TWO_SHOT : CVY_GPU_ALLREDUCE;
-	j.packet = CVY_GPU_LINE;
-	j.dtype = COVEY_INT32;
-	j.redop = COVEY_SUM;
-	j.root = -1;
-	j.lanes = 1;
-	j.threads = 32;
-	j.rows = 2;
-	j.count = 1200 * (wide ? 2 : 1);
 	open_all();
 	for (tries = 0; tries < times; tries++) {
 		alarm(WATCHDOG);

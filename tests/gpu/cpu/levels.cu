@@ -41,22 +41,6 @@ static void part_all(int wide)
 		part(r, mask, finished(r), 0, wide);
 }
 
-static struct job job_of(int kind, size_t count)
-{
-	struct job j = {};
-
-	j.kind = kind;
-	j.packet = CVY_GPU_LINE;
-	j.dtype = COVEY_FLOAT32;
-	j.redop = COVEY_SUM;
-	j.root = -1;
-	j.lanes = 2;
-	j.threads = 64;
-	j.rows = 2;
-	j.count = count;
-	return j;
-}
-
 static size_t step_bytes(const struct job *j)
 {
 	return cvy_gpu_tile_words(j->packet, j->rows * j->threads) * 8 * (size_t)j->lanes;
@@ -67,9 +51,8 @@ static struct job one_of(int kind, int dtype, size_t count, unsigned k)
 {
 	static const int shapes[][3] = { { 1, 32, 1 }, { 2, 64, 4 }, { 4, 256, 2 }, { 8, 64, 1 }, { 4, 128, 3 } };
 	const int *shape = shapes[k % 5];
-	struct job j = job_of(kind, count);
+	struct job j = job_of(kind, dtype, count);
 
-	j.dtype = dtype;
 	j.redop = (int)(k % 5);
 	if (j.redop == COVEY_AVG && elem_of(dtype) == 2 && dtype != COVEY_INT16)
 		j.redop = COVEY_SUM; /* the oracle does not round */
@@ -113,10 +96,9 @@ static void healthy(int kind)
 static void large_average(void)
 {
 	const uint16_t large = 0x78e2; /* 40000 */
-	struct job j = job_of(CVY_GPU_ALLREDUCE_TWO_SHOT, 1000);
+	struct job j = job_of(CVY_GPU_ALLREDUCE_TWO_SHOT, COVEY_FLOAT16, 1000, 2, 64, 2);
 	size_t wrong = 0;
 
-	j.dtype = COVEY_FLOAT16;
 	j.redop = COVEY_AVG;
 	for (int r = 0; r < n; r++) {
 		prepare(&j, r);
@@ -199,9 +181,8 @@ static void counted(const char *name, const struct job *j)
 /* Each host owns as many rows: a step, or two, is full. */
 static struct job full(int kind)
 {
-	struct job j = job_of(kind, 0);
+	struct job j = job_of(kind, COVEY_FLOAT32, 0, 2, 64, n / width == 3 ? 3 : 4);
 
-	j.rows = n / width == 3 ? 3 : 4;
 	j.count = 2 * step_bytes(&j) / 4;
 	return j;
 }
@@ -255,22 +236,6 @@ static void counted_broadcast(void)
 			fprintf(stderr, "broadcast: rank %d puts %llu bytes\n", r, (unsigned long long)levels[r]);
 }
 
-static void launch_admit(int r)
-{
-	struct cvy_gpu_call call = {};
-
-	call.kind = CVY_GPU_ADMIT;
-	call.root = -1;
-	call.rank = r;
-	call.size = n;
-	call.lanes = call.rows = call.steps = 1;
-	call.threads = 32;
-	call.admits = 1u << r;
-	call.admit_epoch = epoch;
-	call.joins = 1;
-	OK(ranks[r].gpu, ops->launch(ranks[r].gpu, &call, (struct CUstream_st *)ranks[r].stream));
-}
-
 /* Other processes in the place of those @gone, counted in by the words of a view. */
 static void come_back(uint32_t gone)
 {
@@ -317,7 +282,7 @@ static void come_back(uint32_t gone)
 		}
 		part(r, mask, op, 0, width);
 		if (gone >> r & 1)
-			launch_admit(r);
+			launch_admit(r, 1u << r, 1);
 	}
 	synchronise();
 }
@@ -339,12 +304,7 @@ static unsigned interrupted(const struct job *j, unsigned us, uint32_t gone)
 	for (int r = 0; r < n; r++)
 		freeze(r);
 	settle();
-	for (int r = 0; r < n; r++) {
-		if (!(left >> r & 1))
-			continue;
-		base = finished(r) > base ? finished(r) : base;
-		least = finished(r) < least ? finished(r) : least;
-	}
+	how_far(left, &least, &base);
 	epoch++;
 	for (int r = 0; r < n; r++)
 		if (left >> r & 1)
@@ -374,12 +334,12 @@ static void interruptions(int kind)
 	unsigned us = 0, between = 0, tries = 0;
 
 	for (int k = 0; k < n + 3; k++, tries++, us = (us * 7 + 400) % 9000) {
-		struct job j = job_of(kind, k % 2 ? 20000 : kind == CVY_GPU_ALLREDUCE_TWO_SHOT ? 300 : 2000);
+		size_t count = k % 2 ? 20000 : kind == CVY_GPU_ALLREDUCE_TWO_SHOT ? 300 : 2000;
+		struct job j = job_of(kind, k % 3 ? COVEY_FLOAT32 : COVEY_INT32, count, 2, 64, 2);
 		uint32_t gone = k < n ? 1u << k : 0;
 
 		for (int h = 0; k >= n && k < n + 2 && h * width < n; h++)
 			gone |= 1u << (h * width + k % width);
-		j.dtype = k % 3 ? COVEY_FLOAT32 : COVEY_INT32;
 		if (has_root(kind))
 			j.root = (3 * k + 1) % n;
 		between += interrupted(&j, us, gone);
@@ -392,7 +352,7 @@ static void interruptions(int kind)
 static void other_hosts(int kind)
 {
 	const int wide = width;
-	struct job j = job_of(kind, 5000);
+	struct job j = job_of(kind, COVEY_FLOAT32, 5000, 2, 64, 2);
 
 	if (has_root(kind))
 		j.root = 1;
