@@ -10,6 +10,8 @@
 
 #include "world.h"
 
+#pragma GCC diagnostic ignored "-Wunused-parameter" /* calls whose shape others give */
+
 #define FAULTS_BEGIN_MS 300
 #define FAULTS_MS (FAULTS_END / CVY_MS - FAULTS_BEGIN_MS)
 
@@ -75,7 +77,6 @@ static void stop_one(struct sim *s, struct proc *p)
 
 static void stop_several(struct sim *s, struct proc *p)
 {
-	(void)p;
 	for (int i = 0; i < s->procs; i++)
 		if (s->proc[i]->alive && s->proc[i]->joined && draw(s, 2))
 			stop_one(s, s->proc[i]);
@@ -90,7 +91,6 @@ static void slow_one(struct sim *s, struct proc *p)
 
 static void join_one(struct sim *s, struct proc *p)
 {
-	(void)p;
 	newcomer(s, draw(s, 2) ? -1 : (int)draw(s, SIM_RANKS), 0);
 }
 
@@ -169,7 +169,6 @@ static void partition(struct sim *s, struct proc *p)
 	int groups = draw(s, 3) ? 2 : 3, one_way = draw(s, 3) == 0, cut = (int)draw(s, 2), store = (int)draw(s, 3);
 	uint64_t ns = (20 + draw(s, 500)) * CVY_MS;
 
-	(void)p;
 	sim_trace(s, "partition in %d, %s%s%s", groups, one_way ? "one way" : "both ways", cut ? ", links are cut" : "",
 		  store ? "" : ", one group sees no store");
 	sim_wall(s, groups, one_way, cut, ns);
@@ -190,7 +189,6 @@ static void deaf_several(struct sim *s, struct proc *p)
 {
 	uint64_t ns = draw(s, 400) * CVY_MS;
 
-	(void)p;
 	for (int i = 0; i < s->procs; i++)
 		if (s->proc[i]->alive && draw(s, 2)) {
 			sim_trace(s, "process %d is cut from the store", i);
@@ -200,7 +198,6 @@ static void deaf_several(struct sim *s, struct proc *p)
 
 static void save_store(struct sim *s, struct proc *p)
 {
-	(void)p;
 	memory_copy_free(s->copy);
 	s->copy = memory_server_save(s->server);
 }
@@ -219,7 +216,6 @@ static void restart_store(struct sim *s, struct proc *p)
 	static const char *const words[] = { "all", "some", "nothing" };
 	uint64_t what = draw(s, 3), ns = draw(s, 2) ? 0 : draw(s, 300) * CVY_MS;
 
-	(void)p;
 	if (what == 1 && !s->copy)
 		what = 0;
 	sim_trace(s, "store restarts after %d ms, keeps %s", (int)(ns / CVY_MS), words[what]);
@@ -235,7 +231,6 @@ static void restart_store(struct sim *s, struct proc *p)
 /* A replica that has not heard the last of it takes over; or both answer for a while. */
 static void fail_over(struct sim *s, struct proc *p)
 {
-	(void)p;
 	if (s->plan->lagging)
 		return;
 	s->plan->lagging = memory_server_save(s->server);
@@ -327,7 +322,6 @@ static void doom(struct sim *s, struct proc *p)
 	static const char *const scripts[] = { "register", "ready",  "hello", "open", "open", "report",
 					       "report",   "decide", "ack",   "ack",  "peek", "ask" };
 
-	(void)p;
 	s->plan->script = scripts[draw(s, sizeof(scripts) / sizeof(scripts[0]))];
 	if (!strcmp(s->plan->script, "peek") && draw(s, 2))
 		s->plan->script = "beat";

@@ -170,8 +170,7 @@ static int write_json(const char *path, int sizes)
 				continue;
 			fprintf(f,
 				"%s\n{\"step\": \"%s\", \"ranks\": %d, \"ms\": %.3f, \"calls\": %.2f, \"fields\": "
-				"%.1f, "
-				"\"bytes\": %.1f}",
+				"%.1f, \"bytes\": %.1f}",
 				between, names[s], r->ranks, r->ms, (double)calls_of(&r->count) / n,
 				(double)r->count.fields / n, (double)r->count.reply_bytes / n);
 			between = ",";

@@ -75,8 +75,7 @@ int main(int argc, char **argv)
 		} else {
 			fprintf(stderr,
 				"usage: sim [--off NAMES] [--scarce] [--large] [--away] [--stop] --seed N [--trace] | "
-				"--seeds A-B "
-				"| --list FILE\n");
+				"--seeds A-B | --list FILE\n");
 			return 2;
 		}
 	}

@@ -11,6 +11,8 @@
 
 #include "sim.h"
 
+#pragma GCC diagnostic ignored "-Wunused-parameter" /* calls whose shape others give */
+
 #define HEAP_BYTES (128u << 10) /* for the buffers of dispatch and combine */
 #define HEAP_SWAPS (512u << 10) /* the same where handles change their sizes */
 #define CELL_SLOTS 6		/* of each registered buffer */
@@ -243,8 +245,6 @@ static int tcp_unsent(struct cvy_link *link)
 
 static int no_fd(struct cvy_link *link, int i, short *events)
 {
-	(void)link;
-	(void)i;
 	*events = 0;
 	return -1;
 }
@@ -397,7 +397,6 @@ struct cvy_link *cvy_mesh_link(const struct cvy_mesh *mesh, int rank)
 
 void cvy_link_choke(struct cvy_link *link)
 {
-	(void)link;
 	abort(); /* links of the simulator have room without end */
 }
 
@@ -412,56 +411,26 @@ struct cvy_page *cvy_mesh_page(void *ctx, int rank)
 
 struct cvy_fault *cvy_mesh_fault(struct cvy_mesh *mesh)
 {
-	(void)mesh;
 	return NULL;
 }
 
-void cvy_fault_read(struct cvy_fault *fault)
-{
-	(void)fault;
-}
+/* What has nothing to do here. */
+#define NOTHING_TO_DO(NAME, ...) \
+	void NAME(__VA_ARGS__) \
+	{ \
+	}
 
-void cvy_fault_op(struct cvy_fault *fault, uint64_t seq, const char *name)
-{
-	(void)fault;
-	(void)seq;
-	(void)name;
-}
-
-void cvy_fault_point(struct cvy_fault *fault, const char *name)
-{
-	(void)fault;
-	(void)name;
-}
+NOTHING_TO_DO(cvy_fault_read, struct cvy_fault *fault)
+NOTHING_TO_DO(cvy_fault_op, struct cvy_fault *fault, uint64_t seq, const char *name)
+NOTHING_TO_DO(cvy_fault_point, struct cvy_fault *fault, const char *name)
 
 /* ---- what wait.c offers: nobody sleeps here, the world steps everyone ---- */
 
-void cvy_engine_wake(struct cvy_engine *e)
-{
-	(void)e;
-}
-
-void cvy_engine_announce(struct cvy_engine *e, const struct cvy_line *line)
-{
-	(void)e;
-	(void)line;
-}
-
-void cvy_engine_announce_to(struct cvy_engine *e, int rank, const struct cvy_line *line)
-{
-	(void)e;
-	(void)rank;
-	(void)line;
-}
-
-void cvy_engine_kick(struct cvy_engine *e)
-{
-	(void)e;
-}
-
-void cvy_progress_kick(void)
-{
-}
+NOTHING_TO_DO(cvy_engine_wake, struct cvy_engine *e)
+NOTHING_TO_DO(cvy_engine_announce, struct cvy_engine *e, const struct cvy_line *line)
+NOTHING_TO_DO(cvy_engine_announce_to, struct cvy_engine *e, int rank, const struct cvy_line *line)
+NOTHING_TO_DO(cvy_engine_kick, struct cvy_engine *e)
+NOTHING_TO_DO(cvy_progress_kick, void)
 
 int cvy_engine_unsent(struct cvy_engine *e)
 {
@@ -478,15 +447,10 @@ int cvy_engine_unsent(struct cvy_engine *e)
 
 int cvy_engine_wait(struct cvy_engine *e, struct cvy_op *op, uint64_t deadline_ns)
 {
-	(void)e;
-	(void)op;
-	(void)deadline_ns;
 	abort(); /* a simulated application never blocks */
 }
 
 void cvy_engine_wait_briefly(struct cvy_engine *e, const struct cvy_op *op)
 {
-	(void)e;
-	(void)op;
 	abort(); /* of blocking calls, too */
 }

@@ -496,8 +496,7 @@ void check_words(const struct process *p)
 	    w->members != low_ranks(d->roll.members))
 		sim_fail("G1",
 			 "rank %d.%d goes on in epoch %u from operation %llu with contributors %llx of %llx, another "
-			 "from "
-			 "%llu with %llx of %llx",
+			 "from %llu with %llx of %llx",
 			 p->rank, (int)p->inc, p->learned->epoch, (unsigned long long)d->verdict.base,
 			 (unsigned long long)low_ranks(d->lanes[0].mask),
 			 (unsigned long long)low_ranks(d->roll.members), (unsigned long long)w->base,

@@ -28,39 +28,24 @@ void cvy_loop_cancel(struct cvy_timer *t)
 }
 
 /* Queues and their doors, of which there are none. */
-int cvy_loop_new(struct cvy_loop **)
-{
-	return COVEY_ERR_NOMEM;
-}
+#define REFUSED(ERR, NAME, ...) \
+	int NAME(__VA_ARGS__) \
+	{ \
+		return ERR; \
+	}
+#define NOTHING_TO_DO(NAME, ...) \
+	void NAME(__VA_ARGS__) \
+	{ \
+	}
 
-void cvy_loop_free(struct cvy_loop *)
-{
-}
-
-void cvy_loop_run(struct cvy_loop *, void (*)(void *, uint64_t), void *, const int *)
-{
-}
-
-void cvy_loop_stop(struct cvy_loop *)
-{
-}
-
-int cvy_loop_watch(struct cvy_loop *, int, uint32_t, void (*)(void *, uint32_t), void *, struct cvy_watch **)
-{
-	return COVEY_ERR_NOMEM;
-}
-
-void cvy_loop_change(struct cvy_watch *, uint32_t)
-{
-}
-
-void cvy_loop_unwatch(struct cvy_watch *)
-{
-}
-
-int cvy_loop_post(struct cvy_loop *, void (*)(void *, void *), void *, void *)
-{
-	return COVEY_ERR_CLOSED;
-}
+REFUSED(COVEY_ERR_NOMEM, cvy_loop_new, struct cvy_loop **)
+REFUSED(COVEY_ERR_NOMEM, cvy_loop_watch, struct cvy_loop *, int, uint32_t, void (*)(void *, uint32_t), void *,
+	struct cvy_watch **)
+REFUSED(COVEY_ERR_CLOSED, cvy_loop_post, struct cvy_loop *, void (*)(void *, void *), void *, void *)
+NOTHING_TO_DO(cvy_loop_free, struct cvy_loop *)
+NOTHING_TO_DO(cvy_loop_run, struct cvy_loop *, void (*)(void *, uint64_t), void *, const int *)
+NOTHING_TO_DO(cvy_loop_stop, struct cvy_loop *)
+NOTHING_TO_DO(cvy_loop_change, struct cvy_watch *, uint32_t)
+NOTHING_TO_DO(cvy_loop_unwatch, struct cvy_watch *)
 
 } /* extern "C" */

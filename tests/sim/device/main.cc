@@ -12,8 +12,7 @@
 static const char usage[] =
 	"sim-device --seeds A-B | --seed N [--trace] | --list FILE [--off CHECKER,...] [--op NAME,...] [--ragged] "
 	"[--wide] [--tall] [--late] [--uneven] [--leave] [--linger] [--apart] [--flat] [--places] [--close] [--bulk] "
-	"[--hosts] "
-	"[--hops]\n"
+	"[--hosts] [--hops]\n"
 	"  NAME: dispatch (with combine), allreduce, two-shot, allgather, reduce_scatter, alltoall, barrier; with "
 	"--uneven: alltoallv; with --hosts: broadcast\n";
 

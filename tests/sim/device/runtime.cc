@@ -203,30 +203,23 @@ const char *cudaGetErrorString(cudaError_t)
 }
 
 /* What has nothing to do here. */
-cudaError_t cudaSetDevice(int)
-{
-	return cudaSuccess;
-}
+#define NOTHING_TO_DO(NAME, ...) \
+	cudaError_t NAME(__VA_ARGS__) \
+	{ \
+		return cudaSuccess; \
+	}
 
-cudaError_t cudaStreamSynchronize(cudaStream_t)
-{
-	return cudaSuccess;
-}
-
-cudaError_t cudaDeviceSynchronize(void)
-{
-	return cudaSuccess;
-}
-
-cudaError_t cudaStreamDestroy(cudaStream_t)
-{
-	return cudaSuccess;
-}
-
-cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *, const void *)
-{
-	return cudaSuccess;
-}
+NOTHING_TO_DO(cudaSetDevice, int)
+NOTHING_TO_DO(cudaStreamSynchronize, cudaStream_t)
+NOTHING_TO_DO(cudaDeviceSynchronize, void)
+NOTHING_TO_DO(cudaStreamDestroy, cudaStream_t)
+NOTHING_TO_DO(cudaFuncGetAttributes, struct cudaFuncAttributes *, const void *)
+NOTHING_TO_DO(cudaDeviceSetLimit, enum cudaLimit, size_t)
+NOTHING_TO_DO(cudaFuncSetAttribute, const void *, enum cudaFuncAttribute, int)
+NOTHING_TO_DO(cudaHostUnregister, void *)
+NOTHING_TO_DO(cudaDeviceEnablePeerAccess, int, unsigned)
+NOTHING_TO_DO(cudaGetLastError, void)
+NOTHING_TO_DO(cudaThreadExchangeStreamCaptureMode, enum cudaStreamCaptureMode *) /* nothing is captured */
 
 cudaError_t cudaDeviceGetLimit(size_t *bytes, enum cudaLimit)
 {
@@ -234,34 +227,9 @@ cudaError_t cudaDeviceGetLimit(size_t *bytes, enum cudaLimit)
 	return cudaSuccess;
 }
 
-cudaError_t cudaDeviceSetLimit(enum cudaLimit, size_t)
-{
-	return cudaSuccess;
-}
-
-cudaError_t cudaFuncSetAttribute(const void *, enum cudaFuncAttribute, int)
-{
-	return cudaSuccess;
-}
-
 cudaError_t cudaHostRegister(void *, size_t, unsigned)
 {
 	return cudaErrorNotPermitted;
-}
-
-cudaError_t cudaHostUnregister(void *)
-{
-	return cudaSuccess;
-}
-
-cudaError_t cudaDeviceEnablePeerAccess(int, unsigned)
-{
-	return cudaSuccess;
-}
-
-cudaError_t cudaGetLastError(void)
-{
-	return cudaSuccess;
 }
 
 cudaError_t cudaMemset(void *at, int v, size_t bytes)
@@ -276,43 +244,19 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpy
 	return cudaSuccess;
 }
 
-/* Nothing is captured. */
-cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *)
-{
-	return cudaSuccess;
-}
-
 /* No rank is of another host: nothing is copied for a proxy. */
+#define NOT_CALLED(NAME, ...) \
+	cudaError_t NAME(__VA_ARGS__) \
+	{ \
+		return cudaErrorNotSupported; \
+	}
 
-cudaError_t cudaMemcpy2DAsync(void *, size_t, const void *, size_t, size_t, size_t, enum cudaMemcpyKind, cudaStream_t)
-{
-	return cudaErrorNotSupported;
-}
-
-cudaError_t cudaFreeAsync(void *, cudaStream_t)
-{
-	return cudaErrorNotSupported;
-}
-
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *, unsigned)
-{
-	return cudaErrorNotSupported;
-}
-
-cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t)
-{
-	return cudaErrorNotSupported;
-}
-
-cudaError_t cudaEventQuery(cudaEvent_t)
-{
-	return cudaErrorNotSupported;
-}
-
-cudaError_t cudaEventDestroy(cudaEvent_t)
-{
-	return cudaErrorNotSupported;
-}
+NOT_CALLED(cudaMemcpy2DAsync, void *, size_t, const void *, size_t, size_t, size_t, enum cudaMemcpyKind, cudaStream_t)
+NOT_CALLED(cudaFreeAsync, void *, cudaStream_t)
+NOT_CALLED(cudaEventCreateWithFlags, cudaEvent_t *, unsigned)
+NOT_CALLED(cudaEventRecord, cudaEvent_t, cudaStream_t)
+NOT_CALLED(cudaEventQuery, cudaEvent_t)
+NOT_CALLED(cudaEventDestroy, cudaEvent_t)
 
 } /* extern "C" */
 
