@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A test program: TEST(name) { ... } is a test, in the order of the file, and suite_run(SUITE(.name = "layer/noun")) the
- * end of its main().
+ * A test program: TEST(name) { ... } is a test, in the order of the file, and SUITE_MAIN(.name = "layer/noun") its end. Where
+ * more must be done first, it has a main() that calls suite_run().
  */
 #ifndef TESTS_SUITE_H
 #define TESTS_SUITE_H
@@ -82,5 +82,11 @@ static inline int suite_run(Suite *suite)
 	srunner_free(runner);
 	return failed;
 }
+
+#define SUITE_MAIN(...) \
+	int main(void) \
+	{ \
+		return suite_run(SUITE(__VA_ARGS__)); \
+	}
 
 #endif

@@ -126,7 +126,4 @@ TEST_LOOP(any_words_do_no_harm, 0, 3)
 	ck_assert_int_gt(accepted, 0);
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "golden/wire_elastic"));
-}
+SUITE_MAIN(.name = "golden/wire_elastic")

@@ -250,7 +250,4 @@ TEST_LOOP(any_bytes_do_no_harm, 0, 11)
 	oracle_close(&o);
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "golden/wire_flat"));
-}
+SUITE_MAIN(.name = "golden/wire_flat")

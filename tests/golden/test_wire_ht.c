@@ -142,7 +142,4 @@ TEST(channels_take_blocks_of_tokens)
 	}
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "golden/wire_ht"));
-}
+SUITE_MAIN(.name = "golden/wire_ht")

@@ -146,7 +146,4 @@ TEST(messages_are_read_as_they_were_written)
 	free(back);
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "golden/wire_pg"));
-}
+SUITE_MAIN(.name = "golden/wire_pg")

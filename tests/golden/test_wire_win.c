@@ -203,7 +203,4 @@ TEST(copies_under_way_are_two_or_one)
 	ck_refused(cvy_wire_win_buffers(NULL, budget, budget + 1, 1), "no room");
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "golden/wire_win"));
-}
+SUITE_MAIN(.name = "golden/wire_win")

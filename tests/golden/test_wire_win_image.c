@@ -259,7 +259,4 @@ TEST_LOOP(any_bytes_do_no_harm, 0, 22)
 	oracle_close(&o);
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "golden/wire_win_image"));
-}
+SUITE_MAIN(.name = "golden/wire_win_image")

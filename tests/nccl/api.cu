@@ -294,8 +294,7 @@ static void compare(const char *what, int type, int op, size_t n, int64_t (*valu
 		if (memcmp(host + at, want, step)) {
 			if (failures++ < 10)
 				fprintf(stderr,
-					"rank %d of %d: %s, type %d, op %d: byte %zu (element %zu) is %02x, not "
-					"%02x\n",
+					"rank %d of %d: %s, type %d, op %d: byte %zu (element %zu) is %02x, not %02x\n",
 					rank, size, what, type, op, at, i, host[at], want[0]);
 			return;
 		}

@@ -152,7 +152,4 @@ TEST(shrinks_of_large_communicators_differ)
 	ck_assert_uint_eq(key[0], key[3]);
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "nccl/pure"));
-}
+SUITE_MAIN(.name = "nccl/pure")

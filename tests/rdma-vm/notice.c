@@ -222,8 +222,7 @@ int main(int argc, char **argv)
 	p50 = (double)n.took_ns[n.trials / 2] / 1e6;
 	p99 = (double)n.took_ns[n.trials * 99 / 100] / 1e6;
 	printf("a cut port, noticed by RDMA alone: %d times, p50 %.0f ms, p99 %.0f ms, most %.0f ms; longest gap of "
-	       "the other "
-	       "pair meanwhile %.0f ms (%s)\n",
+	       "the other pair meanwhile %.0f ms (%s)\n",
 	       n.trials, p50, p99, (double)n.took_ns[n.trials - 1] / 1e6, (double)n.worst_ns / 1e6, n.cause);
 	for (int r = 0; r < RANKS; r++)
 		cvy_mesh_close(n.mesh[r]);

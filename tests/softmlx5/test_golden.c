@@ -245,7 +245,4 @@ TEST_LOOP(failures_are_told, 0, sizeof(failures) / sizeof(failures[0]))
 		rig.far_mr = ibv_reg_mr(rig.pd, rig.far, RIG_BYTES, IBV_ACCESS_LOCAL_WRITE);
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "softmlx5/golden", .setup = open_rig, .teardown = close_rig));
-}
+SUITE_MAIN(.name = "softmlx5/golden", .setup = open_rig, .teardown = close_rig)

@@ -353,7 +353,4 @@ TEST(queues_for_1024_peers_are_small)
 	pairs_close(&p);
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "softmlx5/post"));
-}
+SUITE_MAIN(.name = "softmlx5/post")

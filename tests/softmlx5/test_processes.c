@@ -245,7 +245,4 @@ TEST_LOOP(stopped_is_written_and_killed_is_an_error, 0, 4)
 	end_close(&e, _i >> 1);
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "softmlx5/processes", .setup = open_table, .teardown = close_table));
-}
+SUITE_MAIN(.name = "softmlx5/processes", .setup = open_table, .teardown = close_table)

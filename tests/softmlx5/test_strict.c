@@ -302,7 +302,4 @@ static void open_rig(void)
 	next = 0;
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "softmlx5/strict", .setup = open_rig));
-}
+SUITE_MAIN(.name = "softmlx5/strict", .setup = open_rig)

@@ -498,7 +498,4 @@ TEST(manual_has_a_row_for_every_setting)
 	free(text);
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "base/config", .setup = setup, .teardown = teardown));
-}
+SUITE_MAIN(.name = "base/config", .setup = setup, .teardown = teardown)

@@ -120,7 +120,4 @@ TEST(the_mask_is_counted_and_not_the_machine)
 	ck_assert(all.cores == 1 || all.mask_id != one.mask_id);
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "base/cores", .setup = make_root, .teardown = remove_root, .timeout_s = 60));
-}
+SUITE_MAIN(.name = "base/cores", .setup = make_root, .teardown = remove_root, .timeout_s = 60)

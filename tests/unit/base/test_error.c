@@ -140,7 +140,4 @@ TEST(source_names_differ)
 	ck_assert_str_eq(cvy_source_name(0), "unknown");
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "base/error"));
-}
+SUITE_MAIN(.name = "base/error")

@@ -151,7 +151,4 @@ TEST(people_are_told_what_there_is_and_why)
 	ck_assert_uint_eq(strlen(text), 19);
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "base/interface"));
-}
+SUITE_MAIN(.name = "base/interface")

@@ -64,7 +64,4 @@ TEST(the_manual_has_the_errors)
 	expect_in("operate/errors.md", cvy_error_manual);
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "base/manual"));
-}
+SUITE_MAIN(.name = "base/manual")

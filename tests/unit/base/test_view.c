@@ -101,7 +101,4 @@ TEST(view_copies_are_whole)
 	cvy_view_free(copy);
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "base/view"));
-}
+SUITE_MAIN(.name = "base/view")

@@ -178,7 +178,6 @@ int harness_main(Suite *suite)
 	static const char *const ours[] = { "RANK",	  "WORLD_SIZE",	 "COVEY_STORE",	    "COVEY_GROUP",
 					    "COVEY_RANK", "COVEY_WORLD", "COVEY_TRANSPORT", "COVEY_MAX_RANKS",
 					    "COVEY_HOST", "COVEY_CREATE" };
-	SRunner *runner = srunner_create(suite);
 	int failed;
 
 	for (size_t i = 0; i < sizeof(ours) / sizeof(ours[0]); i++)
@@ -186,14 +185,11 @@ int harness_main(Suite *suite)
 	if (server_start()) {
 		fprintf(stderr, "skipped: redis-server is not there or does not start\n");
 		server_stop();
-		srunner_free(runner);
 		return 77;
 	}
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
+	failed = suite_run(suite);
 	server_stop();
-	return failed ? 1 : 0;
+	return failed;
 }
 
 struct covey_config harness_config(const char *name, int world)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the tests of whole groups share: a private redis-server, ranks as threads or as processes, and
- * known inputs with their sums. A test binary's main() is harness_main(); a test names its group
+ * known inputs with their sums. A test binary ends with HARNESS_MAIN(); a test names its group
  * once, and every rank joins with the same configuration but its rank.
  */
 #ifndef TESTS_COLLECTIVES_HARNESS_H
@@ -48,6 +48,11 @@ void harness_refused(const char *file, int line, const char *call, struct covey_
 
 /* Starts the server, runs the suite, stops the server. 77 where there is no server. */
 int harness_main(Suite *suite);
+#define HARNESS_MAIN(...) \
+	int main(void) \
+	{ \
+		return harness_main(SUITE(__VA_ARGS__)); \
+	}
 
 const char *harness_store(void); /* URL */
 void harness_store_signal(int number);
@@ -84,14 +89,15 @@ void harness_threads_on(const struct covey_config *config, member_fn fn, void *a
 /* Until all ranks of the test are here. ThreadSanitizer does not see that covey's barrier orders them. */
 void harness_meet(struct member *member);
 
-/* A test whose body each of @WORLD ranks runs: it is the rank @m. */
+/* A test whose body each of @WORLD ranks runs: it is the rank @m. m->arg: a uint64_t for all of them, 0 at first. */
 #define TEST_RANKS(NAME, WORLD) \
 	static void NAME##_of(struct member *m); \
 	TEST(NAME) \
 	{ \
 		struct covey_config config = harness_config("ranks", WORLD); \
+		uint64_t word = 0; \
 \
-		harness_threads(&config, NAME##_of, NULL); \
+		harness_threads(&config, NAME##_of, &word); \
 	} \
 	static void NAME##_of(struct member *m)
 
@@ -101,8 +107,9 @@ void harness_meet(struct member *member);
 	TEST_LOOP(NAME, 0, 2) \
 	{ \
 		struct covey_config config = harness_config_over(_i, "ranks", WORLD); \
+		uint64_t word = 0; \
 \
-		harness_threads(&config, NAME##_of, NULL); \
+		harness_threads(&config, NAME##_of, &word); \
 	} \
 	static void NAME##_of(struct member *m)
 

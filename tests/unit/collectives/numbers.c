@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#pragma GCC diagnostic ignored "-Wunused-parameter" /* calls whose shape others give */
+
 struct kernel kernel = { .parked = OP };
 struct cvy_gpu_mailbox box;
 int read_from = -1, fresh[CVY_GPU_RANKS], stands[2][CVY_GPU_RANKS][CVY_GPU_GENERATIONS];
@@ -14,14 +16,12 @@ uint8_t gate_is;
 
 static int gate(struct cvy_gpu *gpu, uint8_t value)
 {
-	(void)gpu;
 	gate_is = value;
 	return 0;
 }
 
 static int counters(struct cvy_gpu *gpu, struct cvy_gpu_counters *c, int all)
 {
-	(void)gpu;
 	memset(c, 0, all ? sizeof(*c) : offsetof(struct cvy_gpu_counters, parked));
 	c->finished = kernel.newcomer ? 0 : (uint64_t)OP * CVY_GPU_QUANTA + kernel.before;
 	c->entered = c->finished + kernel.entered;
@@ -40,16 +40,11 @@ static int counters(struct cvy_gpu *gpu, struct cvy_gpu_counters *c, int all)
 static int words(struct cvy_gpu *gpu, const struct cvy_gpu_lane *lanes, const struct cvy_gpu_roll *roll,
 		 const struct cvy_gpu_verdict *verdict)
 {
-	(void)gpu;
-	(void)lanes;
-	(void)roll;
-	(void)verdict;
 	return 0;
 }
 
 static int chunk(struct cvy_gpu *gpu, int rank, int generation)
 {
-	(void)gpu;
 	fresh[rank] = generation;
 	stands[0][rank][generation] = 1;
 	return 0;
@@ -57,8 +52,6 @@ static int chunk(struct cvy_gpu *gpu, int rank, int generation)
 
 static int attach(struct cvy_gpu *gpu, int rank, int generation, int fd)
 {
-	(void)gpu;
-	(void)fd;
 	stands[1][rank][generation] = 1;
 	attached++;
 	return 0;
@@ -66,32 +59,24 @@ static int attach(struct cvy_gpu *gpu, int rank, int generation, int fd)
 
 static int chunk_fd(struct cvy_gpu *gpu, int rank, int generation, int *fd)
 {
-	(void)gpu;
-	(void)rank;
-	(void)generation;
 	*fd = open("/dev/null", O_RDWR | O_CLOEXEC);
 	return 0;
 }
 
 static int unchunk(struct cvy_gpu *gpu, int rank, int generation)
 {
-	(void)gpu;
 	stands[0][rank][generation] = 0;
 	return 0;
 }
 
 static int detach(struct cvy_gpu *gpu, int rank, int generation)
 {
-	(void)gpu;
 	stands[1][rank][generation] = 0;
 	return 0;
 }
 
 static int read_chunk(struct cvy_gpu *gpu, int rank, int generation, size_t at, void *to, size_t bytes)
 {
-	(void)gpu;
-	(void)rank;
-	(void)at;
 	read_from = generation;
 	memset(to, 0, bytes);
 	return 0;
@@ -99,11 +84,6 @@ static int read_chunk(struct cvy_gpu *gpu, int rank, int generation, size_t at, 
 
 static int write_chunk(struct cvy_gpu *gpu, int rank, int generation, size_t at, const void *from, size_t bytes)
 {
-	(void)gpu;
-	(void)rank;
-	(void)at;
-	(void)from;
-	(void)bytes;
 	written++;
 	written_to = generation;
 	return 0;
@@ -111,32 +91,22 @@ static int write_chunk(struct cvy_gpu *gpu, int rank, int generation, size_t at,
 
 static struct cvy_gpu_mailbox *mailbox(struct cvy_gpu *gpu)
 {
-	(void)gpu;
 	return &box;
 }
 
 static const char *why(const struct cvy_gpu *gpu)
 {
-	(void)gpu;
 	return "a device of numbers";
 }
 
 static int memory(const struct cvy_gpu *gpu)
 {
-	(void)gpu;
 	return COVEY_DEVICE_MEMORY_VMM;
 }
 
 static int say_nothing(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes,
 		       int fd)
 {
-	(void)ctx;
-	(void)rank;
-	(void)inc;
-	(void)epoch;
-	(void)body;
-	(void)bytes;
-	(void)fd;
 	wants += type == CVY_MSG_WANT;
 	passes += type == CVY_MSG_PASSED;
 	return 0;
@@ -144,20 +114,14 @@ static int say_nothing(void *ctx, int rank, uint64_t inc, int type, uint32_t epo
 
 void hear_nothing(void *ctx, const struct cvy_event *event)
 {
-	(void)ctx;
-	(void)event;
 }
 
 static void enter(struct cvy_gpu *gpu, struct cvy_gpu_scope *had)
 {
-	(void)gpu;
-	(void)had;
 }
 
 static void leave(struct cvy_gpu *gpu, const struct cvy_gpu_scope *had)
 {
-	(void)gpu;
-	(void)had;
 }
 
 const struct cvy_gpu_ops numbers = {

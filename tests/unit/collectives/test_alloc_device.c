@@ -127,7 +127,4 @@ TEST(every_allocation_of_a_device_fails_once)
 	ck_assert_int_gt(n, 4); /* a view, a timer, packets kept, packets given */
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "collectives/alloc_device"));
-}
+SUITE_MAIN(.name = "collectives/alloc_device")

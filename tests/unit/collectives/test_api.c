@@ -562,7 +562,4 @@ TEST(a_leave_that_is_not_possible_yet_names_the_epoch)
 	harness_reap_all(pid, 2, -1);
 }
 
-int main(void)
-{
-	return harness_main(SUITE(.name = "collectives/api"));
-}
+HARNESS_MAIN(.name = "collectives/api")

@@ -293,7 +293,4 @@ TEST_LOOP(a_broken_link_goes_on_where_it_was, 0, 4)
 	must(!job.shared->failed[0] && !job.shared->failed[1], "messages failed");
 }
 
-int main(void)
-{
-	return harness_main(SUITE(.name = "collectives/channels"));
-}
+HARNESS_MAIN(.name = "collectives/channels")

@@ -84,7 +84,4 @@ TEST(a_line_that_did_not_fit_ends_the_path)
 	ck_assert_ptr_nonnull(strstr(t.peer.lost, "more waits for it than its queue holds"));
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "collectives/choke", .setup = set_up, .teardown = tear_down));
-}
+SUITE_MAIN(.name = "collectives/choke", .setup = set_up, .teardown = tear_down)

@@ -495,7 +495,4 @@ TEST_RANKS_OVER_BOTH(sums_do_not_depend_on_how_a_thread_computes, 3)
 	     (double)in[0], (double)in[1]);
 }
 
-int main(void)
-{
-	return harness_main(SUITE(.name = "collectives/collectives"));
-}
+HARNESS_MAIN(.name = "collectives/collectives")

@@ -14,6 +14,8 @@
 #include "device_message.h"
 #include "numbers.h"
 
+#pragma GCC diagnostic ignored "-Wunused-parameter" /* calls whose shape others give */
+
 #define CHANGES 2000 /* in which two threads meet */
 
 /* A holder has a removed rank's packets where they came, although a successor has come and gone in the same change. */
@@ -230,7 +232,6 @@ static int repaired;
 
 static void hear_repaired(void *ctx, const struct cvy_event *event)
 {
-	(void)ctx;
 	if (event->kind == CVY_EV_REPAIRED)
 		__atomic_add_fetch(&repaired, 1, __ATOMIC_SEQ_CST);
 }
@@ -278,7 +279,6 @@ static uint64_t suspected; /* the process */
 
 static void hear_suspicions(void *ctx, const struct cvy_event *event)
 {
-	(void)ctx;
 	if (event->kind == CVY_EV_SUSPECT)
 		suspected = event->inc;
 }
@@ -303,14 +303,12 @@ TEST(device_suspects_whom_a_kernel_could_not_post_to)
 
 static int words_here(void *ctx, size_t bytes, void **at)
 {
-	(void)ctx;
 	*at = calloc(1, bytes);
 	return 0;
 }
 
 static void words_free(void *ctx, void *at)
 {
-	(void)ctx;
 	free(at);
 }
 
@@ -328,7 +326,6 @@ static void unmap_here(void *ctx, void *host, size_t bytes)
 
 static int reach(struct cvy_gpu *gpu, struct cvy_queue_memory *out)
 {
-	(void)gpu;
 	*out = (struct cvy_queue_memory){
 		.words = words_here, .words_free = words_free, .map = map_here, .unmap = unmap_here
 	};
@@ -337,14 +334,11 @@ static int reach(struct cvy_gpu *gpu, struct cvy_queue_memory *out)
 
 static int no_error(struct cvy_gpu *gpu)
 {
-	(void)gpu;
 	return 0;
 }
 
 static int idle(struct cvy_gpu *gpu, int ending)
 {
-	(void)gpu;
-	(void)ending;
 	return 0;
 }
 
@@ -379,7 +373,6 @@ static int given_up;
 
 static void hear_give_up(void *ctx, const struct cvy_event *event)
 {
-	(void)ctx;
 	given_up += event->kind == CVY_EV_FROZE_NOT;
 }
 
@@ -415,22 +408,18 @@ TEST(device_gives_up_once_when_it_is_outrun)
 /* What a failed read leaves behind is no outcome. */
 static int status_not_read(struct cvy_gpu *gpu, struct cvy_gpu_status *to)
 {
-	(void)gpu;
 	memset(to, 0x11, sizeof(*to) / 2); /* a copy that broke off */
 	return COVEY_ERR_IO;
 }
 
 static int failure_not_read(struct cvy_gpu *gpu, uint64_t *failure)
 {
-	(void)gpu;
 	*failure = 0x1111;
 	return COVEY_ERR_IO;
 }
 
 static int synchronised_in_vain(struct cvy_gpu *gpu, int ending)
 {
-	(void)gpu;
-	(void)ending;
 	return COVEY_ERR_IO;
 }
 
@@ -451,7 +440,6 @@ static int untouched(const void *at, size_t bytes)
 
 static int status_is_read(struct cvy_gpu *gpu, struct cvy_gpu_status *to)
 {
-	(void)gpu;
 	*to = (struct cvy_gpu_status){ .status = COVEY_ERR_LOST, .epoch = 4, .op = 9, .mask = 7, .missing = 2 };
 	return 0;
 }
@@ -460,7 +448,6 @@ static int failed_once(struct cvy_gpu *gpu, uint64_t *failure)
 {
 	static int asked;
 
-	(void)gpu;
 	*failure = asked++ ? 0 : CVY_GPU_FAILURE(COVEY_ERR_MISMATCH, 5, 1, 77);
 	return 0;
 }
@@ -494,32 +481,23 @@ static int launched, receipt_err;
 
 static int count_launches(struct cvy_gpu *gpu, struct cvy_gpu_messages *m, struct CUstream_st *stream)
 {
-	(void)gpu;
-	(void)m;
-	(void)stream;
 	launched++;
 	return 0;
 }
 
 static int promise_one(struct cvy_gpu *gpu, struct cvy_gpu_receipt *receipt)
 {
-	(void)gpu;
-	(void)receipt;
 	return 1;
 }
 
 static int keep_error(struct cvy_gpu *gpu, struct cvy_gpu_receipt *receipt, struct CUstream_st *stream, int err)
 {
-	(void)gpu;
-	(void)receipt;
-	(void)stream;
 	receipt_err = err;
 	return err;
 }
 
 static int not_capturing(struct CUstream_st *stream)
 {
-	(void)stream;
 	return 0;
 }
 
@@ -647,7 +625,4 @@ TEST(device_gives_no_outcome_of_a_safe_point_that_failed)
 	device_free(d);
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "collectives/device"));
-}
+SUITE_MAIN(.name = "collectives/device")

@@ -118,7 +118,4 @@ TEST(device_tells_lanes_of_an_operation_that_is_partly_done)
 	}
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "collectives/device_eras"));
-}
+SUITE_MAIN(.name = "collectives/device_eras")

@@ -111,7 +111,4 @@ TEST(device_says_what_it_has_completed)
 	device_free(d);
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "collectives/device_leave"));
-}
+SUITE_MAIN(.name = "collectives/device_leave")

@@ -178,7 +178,4 @@ TEST(width_holds_if_all_members_told_it)
 	forget(d);
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "collectives/device_levels"));
-}
+SUITE_MAIN(.name = "collectives/device_levels")

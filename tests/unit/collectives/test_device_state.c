@@ -73,7 +73,4 @@ TEST(device_holds_back_the_engine_until_it_is_as_far)
 	}
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "collectives/device_state"));
-}
+SUITE_MAIN(.name = "collectives/device_state")

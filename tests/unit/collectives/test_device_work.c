@@ -85,7 +85,4 @@ TEST(another_end_leaves_a_work_under_way)
 	ck_assert_int_eq(info.err, COVEY_ERR_FENCED);
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "collectives/device_work", .setup = setup, .teardown = teardown));
-}
+SUITE_MAIN(.name = "collectives/device_work", .setup = setup, .teardown = teardown)

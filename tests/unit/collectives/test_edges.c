@@ -374,7 +374,4 @@ TEST(members_on_two_hosts_leave_at_once)
 	harness_threads_on(&config, run_leave, NULL, 2);
 }
 
-int main(void)
-{
-	return harness_main(SUITE(.name = "collectives/edges"));
-}
+HARNESS_MAIN(.name = "collectives/edges")

@@ -301,7 +301,4 @@ TEST_LOOP(without_buffers_an_operation_is_done_again, 0, UNDER_TSAN ? 0 : 2 * FO
 	harness_reap_all(pid, RANKS, 1);
 }
 
-int main(void)
-{
-	return harness_main(SUITE(.name = "collectives/empty"));
-}
+HARNESS_MAIN(.name = "collectives/empty")

@@ -424,7 +424,4 @@ TEST_RANKS(a_dispatch_that_failed_has_no_rows, 2)
 	job_close(&j);
 }
 
-int main(void)
-{
-	return harness_main(SUITE(.name = "collectives/ep"));
-}
+HARNESS_MAIN(.name = "collectives/ep")

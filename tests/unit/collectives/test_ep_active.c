@@ -338,7 +338,4 @@ TEST_RANKS_OVER_BOTH(rows_are_summed_and_rounded_rank_by_rank, 2)
 	free(s);
 }
 
-int main(void)
-{
-	return harness_main(SUITE(.name = "collectives/ep_active"));
-}
+HARNESS_MAIN(.name = "collectives/ep_active")

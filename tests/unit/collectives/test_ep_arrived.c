@@ -503,7 +503,4 @@ TEST_RANKS(what_cannot_be_given_is_refused, 1)
 	covey_ep_destroy(j->ep);
 }
 
-int main(void)
-{
-	return harness_main(SUITE(.name = "collectives/ep_arrived"));
-}
+HARNESS_MAIN(.name = "collectives/ep_arrived")

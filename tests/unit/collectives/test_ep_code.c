@@ -350,7 +350,4 @@ TEST_LOOP(what_a_row_takes, 0, sizeof(sizes) / sizeof(sizes[0]))
 	ck_assert_int_eq(CVY_EP_E4M3_POW2, COVEY_EP_ROWS_E4M3_POW2);
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "collectives/ep_code"));
-}
+SUITE_MAIN(.name = "collectives/ep_code")

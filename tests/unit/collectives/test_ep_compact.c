@@ -691,7 +691,4 @@ TEST_LOOP(survivors_of_a_death_go_on_with_what_is_there, 0, UNDER_TSAN ? 0 : 6)
 	harness_reap_all(pid, 3, 2);
 }
 
-int main(void)
-{
-	return harness_main(SUITE(.name = "collectives/ep_compact"));
-}
+HARNESS_MAIN(.name = "collectives/ep_compact")

@@ -317,7 +317,4 @@ TEST(shapes_above_what_devices_take_are_named)
 	ck_assert(cvy_ep_device_takes(&s, 8, why, sizeof(why)));
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "collectives/ep_form"));
-}
+SUITE_MAIN(.name = "collectives/ep_form")

@@ -209,7 +209,4 @@ TEST(the_last_rank_counts)
 	ck_assert_uint_eq(cvy_ep_hears(&h, 31), 1);
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "collectives/ep_hops"));
-}
+SUITE_MAIN(.name = "collectives/ep_hops")

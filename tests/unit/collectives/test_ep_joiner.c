@@ -135,7 +135,4 @@ TEST(owners_that_do_not_fit_are_found_when_the_joiner_is_let_in)
 	harness_threads(&config, with_a_stray, &config);
 }
 
-int main(void)
-{
-	return harness_main(SUITE(.name = "collectives/ep_joiner"));
-}
+HARNESS_MAIN(.name = "collectives/ep_joiner")

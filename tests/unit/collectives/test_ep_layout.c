@@ -471,7 +471,4 @@ TEST(a_nan_does_not_hide_the_largest_of_its_group)
 	}
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "collectives/ep_layout"));
-}
+SUITE_MAIN(.name = "collectives/ep_layout")

@@ -474,7 +474,4 @@ TEST_RANKS(counts_past_int32_are_refused, 1)
 	covey_ep_destroy(j->ep);
 }
 
-int main(void)
-{
-	return harness_main(SUITE(.name = "collectives/ep_outputs"));
-}
+HARNESS_MAIN(.name = "collectives/ep_outputs")

@@ -537,7 +537,4 @@ TEST_LOOP(wild_places_count_as_none, 0, 20)
 	close_ranks();
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "collectives/ep_placed"));
-}
+SUITE_MAIN(.name = "collectives/ep_placed")

@@ -125,7 +125,4 @@ TEST(ranks_past_the_first_word_are_found)
 	ck_assert_int_eq(cvy_ep_place_of(&t, 0, 4095, living), 1);
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "collectives/ep_places"));
-}
+SUITE_MAIN(.name = "collectives/ep_places")

@@ -365,7 +365,4 @@ TEST_LOOP(presets_give_the_same_output, 0, SEEDS)
 	compare_compact();
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "collectives/ep_presets"));
-}
+SUITE_MAIN(.name = "collectives/ep_presets")

@@ -240,7 +240,4 @@ TEST_LOOP(halves_add_up_as_with_allgather_and_reduce_scatter, 0, 2)
 	harness_threads_on(&config, halves, NULL, _i ? 4 : 0);
 }
 
-int main(void)
-{
-	return harness_main(SUITE(.name = "collectives/ep_recipes"));
-}
+HARNESS_MAIN(.name = "collectives/ep_recipes")

@@ -420,8 +420,7 @@ static void bad_tables(struct member *m)
 			"places is -1: an expert has one place on a rank at most");
 	c.places = MOST + 1;
 	must_be_invalid(m->group, covey_ep_create(m->group, &c, &ep),
-			"places is 5: an expert has one place on a rank at most, so it "
-			"must be from 0 to max_ranks, 4");
+			"places is 5: an expert has one place on a rank at most, so it must be from 0 to max_ranks, 4");
 	covey_ep_destroy(j.ep);
 }
 
@@ -548,7 +547,4 @@ TEST(sizes_count_places)
 	harness_threads(&config, one_place, NULL);
 }
 
-int main(void)
-{
-	return harness_main(SUITE(.name = "collectives/ep_replicas"));
-}
+HARNESS_MAIN(.name = "collectives/ep_replicas")

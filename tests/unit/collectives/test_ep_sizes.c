@@ -265,7 +265,4 @@ TEST(what_cannot_be_counted_is_refused)
 	harness_threads(&config, only_of_one, NULL);
 }
 
-int main(void)
-{
-	return harness_main(SUITE(.name = "collectives/ep_sizes"));
-}
+HARNESS_MAIN(.name = "collectives/ep_sizes")

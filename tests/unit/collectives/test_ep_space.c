@@ -204,7 +204,4 @@ TEST_RANKS(a_handle_may_go_before_what_it_sent, RANKS)
 	}
 }
 
-int main(void)
-{
-	return harness_main(SUITE(.name = "collectives/ep_space"));
-}
+HARNESS_MAIN(.name = "collectives/ep_space")

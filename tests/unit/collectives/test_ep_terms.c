@@ -419,7 +419,4 @@ TEST_RANKS(what_is_missing_is_said, 1)
 	}
 }
 
-int main(void)
-{
-	return harness_main(SUITE(.name = "collectives/ep_terms"));
-}
+HARNESS_MAIN(.name = "collectives/ep_terms")

@@ -255,7 +255,4 @@ TEST(a_rank_past_world_is_refused_before_all_else)
 	ck_assert_ptr_nonnull(strstr(info.cause, "rank 2 (covey_config) is wrong: with world 2"));
 }
 
-int main(void)
-{
-	return harness_main(SUITE(.name = "collectives/jobs", .timeout_s = 120));
-}
+HARNESS_MAIN(.name = "collectives/jobs", .timeout_s = 120)

@@ -289,7 +289,4 @@ TEST(the_same_call_is_planned_anew_when_the_group_has_grown)
 	harness_threads(&config, run_growing, &config);
 }
 
-int main(void)
-{
-	return harness_main(SUITE(.name = "collectives/lend"));
-}
+HARNESS_MAIN(.name = "collectives/lend")

@@ -120,7 +120,4 @@ TEST_LOOP(a_lie_ends_messages_with_the_liar_alone, 0, 2 * LIES)
 	harness_threads(&config, run_lie, &what);
 }
 
-int main(void)
-{
-	return harness_main(SUITE(.name = "collectives/lies"));
-}
+HARNESS_MAIN(.name = "collectives/lies")

@@ -432,7 +432,4 @@ TEST(all_pairs_that_can_be_are_met)
 	free(cases.one);
 }
 
-int main(void)
-{
-	return harness_main(SUITE(.name = "collectives/matrix", .timeout_s = getenv("COVEY_TEST_ALL") ? 3600 : 0));
-}
+HARNESS_MAIN(.name = "collectives/matrix", .timeout_s = getenv("COVEY_TEST_ALL") ? 3600 : 0)

@@ -23,6 +23,15 @@ static void run_flavour(const char *name, int world, int flavour, member_fn fn, 
 	harness_threads_on(&config, fn, arg, flavour == 2 ? 2 : 0);
 }
 
+/* A test whose body each of @WORLD ranks runs: it is the rank @m. */
+#define TEST_FLAVOURS(NAME, WORLD) \
+	static void NAME##_of(struct member *m); \
+	TEST_LOOP(NAME, 0, FLAVOURS) \
+	{ \
+		run_flavour("ranks", WORLD, _i, NAME##_of, NULL); \
+	} \
+	static void NAME##_of(struct member *m)
+
 /* Byte @i of message @number from one rank to another. */
 static uint8_t byte_of(int from, int to, uint64_t number, size_t i)
 {
@@ -61,7 +70,7 @@ static const size_t sizes[] = { 0,	 1,	  3,	      31,     64,      4095,   65536
 				1000003, 3333333, 9,	      0,      1 << 22, 17 };
 #define SIZES (sizeof(sizes) / sizeof(sizes[0]))
 
-static void run_sizes(struct member *m)
+TEST_FLAVOURS(messages_of_any_size_both_ways_at_once, 2)
 {
 	int other = 1 - m->rank;
 	uint8_t *out = malloc((4u << 20) + 64), *in = malloc((4u << 20) + 64);
@@ -86,11 +95,6 @@ static void run_sizes(struct member *m)
 	}
 	free(out);
 	free(in);
-}
-
-TEST_LOOP(messages_of_any_size_both_ways_at_once, 0, FLAVOURS)
-{
-	run_flavour("sizes", 2, _i, run_sizes, NULL);
 }
 
 /* ---- tags against an oracle ---- */
@@ -187,7 +191,7 @@ TEST_LOOP(tags_select_in_order, 0, FLAVOURS)
 }
 
 /* A wildcard takes the oldest of all tags, with what tagged receives left. */
-static void run_wildcard(struct member *m)
+TEST_FLAVOURS(wildcard_takes_the_oldest, 2)
 {
 	struct covey_result res;
 	int tag, big = 200000;
@@ -217,14 +221,9 @@ static void run_wildcard(struct member *m)
 	free(room);
 }
 
-TEST_LOOP(wildcard_takes_the_oldest, 0, FLAVOURS)
-{
-	run_flavour("wildcard", 2, _i, run_wildcard, NULL);
-}
-
 /* ---- lengths that differ ---- */
 
-static void run_lengths(struct member *m)
+TEST_FLAVOURS(longer_is_truncated_and_consumed_shorter_says_so, 2)
 {
 	static const size_t sent[] = { 10, 10, 500000, 500000, 100, 500000 }, room[] = { 4, 20, 400000, 600000, 0, 0 };
 	uint8_t *data = malloc(600064);
@@ -249,11 +248,6 @@ static void run_lengths(struct member *m)
 		     (unsigned long long)i);
 	}
 	free(data);
-}
-
-TEST_LOOP(longer_is_truncated_and_consumed_shorter_says_so, 0, FLAVOURS)
-{
-	run_flavour("lengths", 2, _i, run_lengths, NULL);
 }
 
 /* ---- itself ---- */
@@ -380,7 +374,7 @@ TEST_LOOP(grouped_calls_of_several_groups, 0, FLAVOURS)
 
 #define WORKS 400
 
-static void run_many(struct member *m)
+TEST_FLAVOURS(hundreds_of_works_of_mixed_operations, 3)
 {
 	int right = (m->rank + 1) % m->n, left = (m->rank + m->n - 1) % m->n, works = 0, sums = 0;
 	struct covey_work *work[WORKS * 3];
@@ -426,14 +420,9 @@ static void run_many(struct member *m)
 	free(out);
 }
 
-TEST_LOOP(hundreds_of_works_of_mixed_operations, 0, FLAVOURS)
-{
-	run_flavour("many", 3, _i, run_many, NULL);
-}
-
 /* ---- refusals, ends, deadlines ---- */
 
-static void run_refused(struct member *m)
+TEST_FLAVOURS(refusals_deadlines_and_ends, 2)
 {
 	struct covey_work *work;
 	struct covey_result res;
@@ -471,11 +460,6 @@ static void run_refused(struct member *m)
 	}
 }
 
-TEST_LOOP(refusals_deadlines_and_ends, 0, FLAVOURS)
-{
-	run_flavour("refused", 2, _i, run_refused, NULL);
-}
-
 /* Leaving waits until what was sent was received. */
 static void run_leave(struct member *m)
 {
@@ -505,7 +489,4 @@ TEST_LOOP(leaving_waits_until_messages_are_received, 0, 2)
 	run_flavour("leave", 2, _i, run_leave, &word);
 }
 
-int main(void)
-{
-	return harness_main(SUITE(.name = "collectives/messages"));
-}
+HARNESS_MAIN(.name = "collectives/messages")

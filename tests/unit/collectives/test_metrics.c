@@ -563,7 +563,4 @@ TEST(beat_tells_metrics_as_whole_numbers)
 	free(page);
 }
 
-int main(void)
-{
-	return harness_main(SUITE(.name = "collectives/metrics"));
-}
+HARNESS_MAIN(.name = "collectives/metrics")

@@ -389,7 +389,4 @@ TEST_RANKS(what_one_rank_can_see_is_refused_at_once, 2)
 	     "rank %d: number %llu", m->rank, (unsigned long long)res.seq);
 }
 
-int main(void)
-{
-	return harness_main(SUITE(.name = "collectives/mismatch", .timeout_s = 240));
-}
+HARNESS_MAIN(.name = "collectives/mismatch", .timeout_s = 240)

@@ -436,7 +436,4 @@ TEST(a_failed_join_says_why_at_level_error_and_gives_no_handle)
 	ck_assert_ptr_null(strstr(strstr(lines, "error: join") + 1, "error: join")); /* once */
 }
 
-int main(void)
-{
-	return harness_main(SUITE(.name = "collectives/null"));
-}
+HARNESS_MAIN(.name = "collectives/null")

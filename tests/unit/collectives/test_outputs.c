@@ -270,7 +270,4 @@ TEST_RANKS(an_operation_that_fails_writes_what_it_receives_into_alone, 3)
 	free(recv);
 }
 
-int main(void)
-{
-	return harness_main(SUITE(.name = "collectives/outputs"));
-}
+HARNESS_MAIN(.name = "collectives/outputs")

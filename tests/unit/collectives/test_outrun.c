@@ -305,7 +305,4 @@ TEST(a_message_to_the_next_incarnation_does_not)
 	ck_assert(!receive(p));
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "collectives/outrun", .setup = set_up, .teardown = tear_down));
-}
+SUITE_MAIN(.name = "collectives/outrun", .setup = set_up, .teardown = tear_down)

@@ -600,7 +600,4 @@ TEST_LOOP(why_rows_are_lines_is_said, 0, N(reasons))
 	ck_assert_str_eq(text, reasons[_i].text);
 }
 
-int main(void)
-{
-	return harness_main(SUITE(.name = "collectives/plan"));
-}
+HARNESS_MAIN(.name = "collectives/plan")

@@ -553,7 +553,4 @@ TEST(a_zombie_is_dead)
 	last_mask(&plan, 1, 6);
 }
 
-int main(void)
-{
-	return harness_main(SUITE(.name = "collectives/processes"));
-}
+HARNESS_MAIN(.name = "collectives/processes")

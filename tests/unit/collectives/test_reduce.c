@@ -367,7 +367,4 @@ TEST(unknown_types_and_operations_are_known_as_such)
 	}
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "collectives/reduce"));
-}
+SUITE_MAIN(.name = "collectives/reduce")

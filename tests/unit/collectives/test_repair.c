@@ -226,7 +226,4 @@ TEST(who_was_left_out_before_its_repair_tells_no_mismatch)
 	ck_assert(!cvy_op_decided(f.op));
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "collectives/repair", .setup = setup, .teardown = teardown));
-}
+SUITE_MAIN(.name = "collectives/repair", .setup = setup, .teardown = teardown)

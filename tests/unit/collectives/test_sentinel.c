@@ -263,7 +263,4 @@ TEST(useless_sentinels_are_named_with_what_they_said)
 	must(!system(other), "%s stays", test.dir);
 }
 
-int main(void)
-{
-	return harness_main(SUITE(.name = "collectives/sentinel"));
-}
+HARNESS_MAIN(.name = "collectives/sentinel")

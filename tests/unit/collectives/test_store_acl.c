@@ -238,7 +238,4 @@ TEST_LOOP(a_command_that_is_renamed_is_named, 0, 6)
 	server_stop();
 }
 
-int main(void)
-{
-	return harness_main(SUITE(.name = "collectives/store_acl"));
-}
+HARNESS_MAIN(.name = "collectives/store_acl")

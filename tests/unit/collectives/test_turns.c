@@ -170,7 +170,4 @@ TEST_RANKS(a_handle_that_ended_counts_nothing, 1)
 	m->no_leave = 1;
 }
 
-int main(void)
-{
-	return harness_main(SUITE(.name = "collectives/turns"));
-}
+HARNESS_MAIN(.name = "collectives/turns")

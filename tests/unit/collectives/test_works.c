@@ -119,14 +119,11 @@ TEST(groups_do_not_wait_for_each_other)
 
 /* ---- deadlines, early free ---- */
 
-/* Holds the other ranks back until rank 0 has seen what it wanted to see. */
-struct hold {
-	uint64_t word;
-};
+/* @hold: holds the other ranks back until rank 0 has seen what it wanted to see. */
 
-static void run_deadline(struct member *m)
+TEST_RANKS_OVER_BOTH(a_wait_that_times_out_may_be_taken_up_again, 3)
 {
-	struct hold *hold = m->arg;
+	uint64_t *hold = m->arg;
 	struct covey_work *work;
 	uint64_t end = harness_deadline(WATCHDOG_MS);
 	int64_t value = m->rank;
@@ -134,7 +131,7 @@ static void run_deadline(struct member *m)
 	char text[128];
 
 	if (m->rank)
-		harness_until(&hold->word, 1, "rank 0");
+		harness_until(hold, 1, "rank 0");
 	must(!covey_allreduce_start(&value, &value, 1, COVEY_INT64, COVEY_SUM, m->group, NULL, &work), "start");
 	if (!m->rank) {
 		ck_assert_int_eq(covey_work_test(work, &res), COVEY_ERR_AGAIN);
@@ -145,30 +142,22 @@ static void run_deadline(struct member *m)
 			must(!covey_work_progress(work, text, sizeof(text)), "progress");
 			must(harness_now_ns() < end, "progress is \"%s\"", text);
 		} while (!strstr(text, ", waits for rank "));
-		__atomic_store_n(&hold->word, 1, __ATOMIC_RELEASE);
+		__atomic_store_n(hold, 1, __ATOMIC_RELEASE);
 	}
 	must(!covey_work_wait(work, harness_deadline(WATCHDOG_MS), &res), "wait");
 	must(value == 3 && res.seq == 1, "sum %lld", (long long)value);
 	covey_work_free(work);
 }
 
-TEST_LOOP(a_wait_that_times_out_may_be_taken_up_again, 0, 2)
+TEST_RANKS_OVER_BOTH(a_blocking_call_that_takes_a_slice_may_be_taken_up_again, 3)
 {
-	struct covey_config config = harness_config_over(_i, "deadline", 3);
-	struct hold hold = { 0 };
-
-	harness_threads(&config, run_deadline, &hold);
-}
-
-static void run_sliced(struct member *m)
-{
-	struct hold *hold = m->arg;
+	uint64_t *hold = m->arg;
 	struct covey_work *work = NULL;
 	struct covey_result res;
 	int64_t value = 1, left = 1;
 
 	if (m->rank)
-		harness_until(&hold->word, 1, "rank 0");
+		harness_until(hold, 1, "rank 0");
 	else
 		must(!covey_set_slice(m->group, 1), "slice");
 	for (uint64_t seq = 1; seq <= 2 && !m->rank; seq++) { /* the second is never resumed */
@@ -182,7 +171,7 @@ static void run_sliced(struct member *m)
 		ck_assert_int_eq(covey_work_resume(m->group, 3, &work), COVEY_ERR_INVAL);
 		must(!covey_work_resume(m->group, 1, &work), "resume");
 		ck_assert_int_eq(covey_work_resume(m->group, 1, &work), COVEY_ERR_INVAL);
-		__atomic_store_n(&hold->word, 1, __ATOMIC_RELEASE);
+		__atomic_store_n(hold, 1, __ATOMIC_RELEASE);
 		must(!covey_work_wait(work, harness_deadline(WATCHDOG_MS), &res), "wait");
 		covey_work_free(work);
 		must(!covey_set_slice(m->group, 0), "no slice");
@@ -195,37 +184,21 @@ static void run_sliced(struct member *m)
 	must(left == m->n, "sum %lld", (long long)left);
 }
 
-TEST_LOOP(a_blocking_call_that_takes_a_slice_may_be_taken_up_again, 0, 2)
+TEST_RANKS(a_freed_work_goes_on, 3)
 {
-	struct covey_config config = harness_config_over(_i, "slice", 3);
-	struct hold hold = { 0 };
-
-	harness_threads(&config, run_sliced, &hold);
-}
-
-static void run_freed(struct member *m)
-{
-	struct hold *hold = m->arg;
+	uint64_t *hold = m->arg;
 	struct covey_work *work;
 	int64_t freed = m->rank + 1, after = 1;
 
 	if (m->rank)
-		harness_until(&hold->word, 1, "rank 0");
+		harness_until(hold, 1, "rank 0");
 	must(!covey_allreduce_start(&freed, &freed, 1, COVEY_INT64, COVEY_SUM, m->group, NULL, &work), "start");
 	covey_work_free(work); /* on rank 0 long before it is decided */
-	__atomic_store_n(&hold->word, 1, __ATOMIC_RELEASE);
+	__atomic_store_n(hold, 1, __ATOMIC_RELEASE);
 	must(!covey_allreduce(&after, &after, 1, COVEY_INT64, COVEY_SUM, m->group, NULL, NULL), "the next operation");
 	must(after == m->n && freed == 6, "%lld and %lld", (long long)after,
 	     (long long)freed); /* in order: both are done */
 	covey_work_free(NULL);
-}
-
-TEST(a_freed_work_goes_on)
-{
-	struct covey_config config = harness_config("freed", 3);
-	struct hold hold = { 0 };
-
-	harness_threads(&config, run_freed, &hold);
 }
 
 /* ---- abort, close ---- */
@@ -248,16 +221,16 @@ static void *wait_in_vain(void *arg)
 	return NULL;
 }
 
-static void run_abort(struct member *m)
+TEST_RANKS_OVER_BOTH(abort_makes_waits_return, 2)
 {
-	struct hold *hold = m->arg;
+	uint64_t *hold = m->arg;
 	struct waiter w = { .group = m->group };
 	struct covey_error_info info;
 	pthread_t thread;
 
 	m->no_leave = 1;
 	if (m->rank) { /* calls nothing, so that rank 0 waits in vain; stays until rank 0 has seen the abort */
-		harness_until(&hold->word, 1, "rank 0");
+		harness_until(hold, 1, "rank 0");
 		return;
 	}
 	ck_assert(!pthread_create(&thread, NULL, wait_in_vain, &w));
@@ -271,15 +244,7 @@ static void run_abort(struct member *m)
 	covey_last_error(m->group, &info);
 	ck_assert_int_eq(info.err, COVEY_ERR_ABORTED);
 	covey_abort(m->group); /* twice is fine */
-	__atomic_store_n(&hold->word, 1, __ATOMIC_RELEASE);
-}
-
-TEST_LOOP(abort_makes_waits_return, 0, 2)
-{
-	struct covey_config config = harness_config_over(_i, "abort", 2);
-	struct hold hold = { 0 };
-
-	harness_threads(&config, run_abort, &hold);
+	__atomic_store_n(hold, 1, __ATOMIC_RELEASE);
 }
 
 /* Close without leave is a death to the peers: they go on without the rank. */
@@ -302,7 +267,4 @@ TEST_RANKS_OVER_BOTH(close_without_leave_is_a_death, 3)
 	}
 }
 
-int main(void)
-{
-	return harness_main(SUITE(.name = "collectives/works"));
-}
+HARNESS_MAIN(.name = "collectives/works")

@@ -29,7 +29,7 @@ struct store_case {
 	void (*run)(struct bench *b);
 };
 
-extern const struct store_case store_cases[];
-extern const int store_case_count;
+extern struct store_case store_cases[];
+extern int store_case_count;
 
 #endif

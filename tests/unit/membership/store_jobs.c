@@ -35,7 +35,7 @@ static void close_group(struct bench *b, int members)
 	ck_assert_str_eq(field(b, "ph"), "closed");
 }
 
-void a_second_set_does_not_join_a_running_group(struct bench *b)
+CASE(a_second_set_does_not_join_a_running_group)
 {
 	char gid[40], rev[24];
 
@@ -57,7 +57,7 @@ void a_second_set_does_not_join_a_running_group(struct bench *b)
 	SAYS(b, 2, "register any a h 0 4 8 auto s", "OK"); /* a joiner that says so */
 }
 
-void a_closed_group_is_followed_by_the_next(struct bench *b)
+CASE(a_closed_group_is_followed_by_the_next)
 {
 	static char record[8192];
 	char gid[40];
@@ -80,7 +80,7 @@ void a_closed_group_is_followed_by_the_next(struct bench *b)
 	GOT(b, "ph", "form");
 }
 
-void the_dead_make_room_for_a_new_set(struct bench *b)
+CASE(the_dead_make_room_for_a_new_set)
 {
 	static char record[8192];
 	char gid[40], both[128], one[128];
@@ -106,7 +106,7 @@ void the_dead_make_room_for_a_new_set(struct bench *b)
 }
 
 /* A stranger that says that they are dead proves nothing about incarnations that are not there. */
-void a_proof_of_others_makes_no_room(struct bench *b)
+CASE(a_proof_of_others_makes_no_room)
 {
 	group(b, 2, "auto");
 	says(b, 8, "TAKEN", "register 0 a h 1 2 8 auto s - 0 0 %s,0:77,1:78 - 0%s", b->gid, "");
@@ -115,7 +115,7 @@ void a_proof_of_others_makes_no_room(struct bench *b)
 }
 
 /* Who waited for the group that has ended is not taken for one of the next. */
-void a_joiner_of_the_old_group_is_none_of_the_next(struct bench *b)
+CASE(a_joiner_of_the_old_group_is_none_of_the_next)
 {
 	char gid[40];
 
@@ -129,7 +129,7 @@ void a_joiner_of_the_old_group_is_none_of_the_next(struct bench *b)
 }
 
 /* A store that has an older copy is told, by who knows that its group came after. */
-void the_later_group_wins_over_an_older_copy(struct bench *b)
+CASE(the_later_group_wins_over_an_older_copy)
 {
 	static char record[8192];
 	char gid[40];
@@ -153,7 +153,7 @@ void the_later_group_wins_over_an_older_copy(struct bench *b)
 	ck_assert_str_eq(hello(b, 9, record), "OK");
 }
 
-void founders_with_another_world_are_told(struct bench *b)
+CASE(founders_with_another_world_are_told)
 {
 	enlist(b, 0, 1, 3, "auto");
 	SAYS(b, 2, "register 2 proc:7.7.7,a h 1 4 8 auto s " FRESH, "TAKEN");
@@ -173,7 +173,7 @@ void founders_with_another_world_are_told(struct bench *b)
 	GOT(b, "ph", "form");
 }
 
-void a_rank_given_twice_is_told(struct bench *b)
+CASE(a_rank_given_twice_is_told)
 {
 	SAYS(b, 0, "register 0 proc:5.5.5,a h 1 2 8 auto s " FRESH, "OK");
 	snprintf(b->inc[0], sizeof(b->inc[0]), "%s", got(b, "inc"));
@@ -188,7 +188,7 @@ void a_rank_given_twice_is_told(struct bench *b)
 	SAYS(b, 0, "peek 0 -1", "REFUSED");
 }
 
-void a_dead_founder_makes_room(struct bench *b)
+CASE(a_dead_founder_makes_room)
 {
 	enlist(b, 0, 1, 2, "auto");
 	says(b, 8, "OK", "register 0 a h 1 2 8 auto s - 0 0 %s,0:%s - 0", b->gid, b->inc[0]);
@@ -201,7 +201,7 @@ void a_dead_founder_makes_room(struct bench *b)
 	GOT(b, "rank", "1");
 }
 
-void settings_that_must_be_alike_are_compared(struct bench *b)
+CASE(settings_that_must_be_alike_are_compared)
 {
 	SAYS(b, 0, "register 0 a h 1 2 8 auto s " FRESH " slot_bytes=8192 algo=none", "OK");
 	snprintf(b->inc[0], sizeof(b->inc[0]), "%s", got(b, "inc"));
@@ -214,7 +214,7 @@ void settings_that_must_be_alike_are_compared(struct bench *b)
 	says(b, 8, "OK", "register 0 a h 1 2 8 auto s - 0 0 %s,0:%s - 0 slot_bytes=8192", got(b, "gid"), b->inc[0]);
 }
 
-void long_values_are_shown_where_they_differ(struct bench *b)
+CASE(long_values_are_shown_where_they_differ)
 {
 	char same[201], line[1024];
 
@@ -228,7 +228,7 @@ void long_values_are_shown_where_they_differ(struct bench *b)
 	why_has(b, "xOTHER");
 }
 
-void two_jobs_do_not_form_one_group(struct bench *b)
+CASE(two_jobs_do_not_form_one_group)
 {
 	SAYS(b, 0, "register 0 a h 1 2 8 auto s A 0 0 - - 0", "OK");
 	snprintf(b->inc[0], sizeof(b->inc[0]), "%s", got(b, "inc"));
@@ -244,7 +244,7 @@ void two_jobs_do_not_form_one_group(struct bench *b)
 }
 
 /* The store lost a founder, or the group was formed again without it: it is one of its own. */
-void a_founder_that_comes_back_is_no_stranger(struct bench *b)
+CASE(a_founder_that_comes_back_is_no_stranger)
 {
 	char gid[40];
 
@@ -256,7 +256,7 @@ void a_founder_that_comes_back_is_no_stranger(struct bench *b)
 	GOT(b, "rank", "2");
 }
 
-void x_late_gone(struct bench *b)
+CASE(x_late_gone)
 {
 	char line[200];
 
@@ -272,7 +272,7 @@ void x_late_gone(struct bench *b)
 	SAYS(b, 2, line, "TAKEN");
 }
 
-void x_any_joiner_in_form(struct bench *b)
+CASE(x_any_joiner_in_form)
 {
 	enlist(b, 0, 1, 2, "auto");
 	SAYS(b, 10, "register any proc:7.7.7,a h 0 2 8 auto s", "OK");
@@ -280,7 +280,7 @@ void x_any_joiner_in_form(struct bench *b)
 	SAYS(b, 1, "register 1 proc:8.8.8,a h 1 2 8 auto s - 0 0 - - 1", "OK");
 }
 
-void x_never_takes_founder(struct bench *b)
+CASE(x_never_takes_founder)
 {
 	enlist(b, 0, 1, 2, "auto");
 	enlist(b, 1, 1, 2, "auto");
@@ -288,7 +288,7 @@ void x_never_takes_founder(struct bench *b)
 	SAYS(b, 1, "beat 0 -1 -", "OK");
 }
 
-void x_u_voter(struct bench *b)
+CASE(x_u_voter)
 {
 	static char record[8192];
 
@@ -317,7 +317,7 @@ void x_u_voter(struct bench *b)
 }
 
 /* A repeat of a voter's register comes late: its address gets a number that no process has. That gives up nothing. */
-void late_register_gives_up_nothing(struct bench *b)
+CASE(late_register_gives_up_nothing)
 {
 	char line[200], record[8192];
 
@@ -344,7 +344,7 @@ void late_register_gives_up_nothing(struct bench *b)
 }
 
 /* A voter dies, a joiner takes its rank before a view without the voter is active, and dies: each is proven dead. */
-void joiner_waits_for_the_rank_of_a_voter(struct bench *b)
+CASE(joiner_waits_for_the_rank_of_a_voter)
 {
 	group(b, 3, "auto");
 	prove(b, 1);

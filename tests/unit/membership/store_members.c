@@ -8,7 +8,7 @@
 
 #include "record.h"
 
-void joiner_pends_and_is_admitted(struct bench *b)
+CASE(joiner_pends_and_is_admitted)
 {
 	group(b, 2, "auto");
 	enlist(b, 2, 0, 0, "auto");
@@ -32,7 +32,7 @@ void joiner_pends_and_is_admitted(struct bench *b)
 	ck_assert_str_eq(field(b, "o:2"), b->inc[2]);
 }
 
-void accused_joiner_is_dropped_though_it_reports(struct bench *b)
+CASE(accused_joiner_is_dropped_though_it_reports)
 {
 	group(b, 1, "auto");
 	enlist(b, 1, 0, 0, "auto");
@@ -45,7 +45,7 @@ void accused_joiner_is_dropped_though_it_reports(struct bench *b)
 	ck_assert_str_eq(field(b, "m:1"), "");
 }
 
-void manual_joiner_waits_to_be_asked_for(struct bench *b)
+CASE(manual_joiner_waits_to_be_asked_for)
 {
 	group(b, 2, "manual");
 	SAYS(b, 2, "register any a h 0 0 8 auto s", "FULL");
@@ -58,7 +58,7 @@ void manual_joiner_waits_to_be_asked_for(struct bench *b)
 	GOT(b, "ph", "open");
 }
 
-void leaver_is_gone_and_last_one_closes(struct bench *b)
+CASE(leaver_is_gone_and_last_one_closes)
 {
 	group(b, 2, "auto");
 	SAYS(b, 1, "open 1 leave 0", "OK");
@@ -77,7 +77,7 @@ void leaver_is_gone_and_last_one_closes(struct bench *b)
  * The members went on by themselves, and one leaves before all acknowledgements are here. Who was evicted is not dead and
  * has no report to give: counted as a voter for ever, it would leave a change without quorum.
  */
-void a_report_tells_that_the_view_was_active(struct bench *b)
+CASE(a_report_tells_that_the_view_was_active)
 {
 	group(b, 3, "auto");
 	twice(b, NOBODY, "ask evict 2", "OK");
@@ -93,7 +93,7 @@ void a_report_tells_that_the_view_was_active(struct bench *b)
 	acks(b, 0, 1);
 }
 
-void operator_evicts_retires_forgets(struct bench *b)
+CASE(operator_evicts_retires_forgets)
 {
 	group(b, 3, "auto");
 	SAYS(b, NOBODY, "ask evict 5", "REFUSED");
@@ -111,7 +111,7 @@ void operator_evicts_retires_forgets(struct bench *b)
 	SAYS(b, NOBODY, "ask forget", "REFUSED");
 }
 
-void too_late_calls_learn_the_state(struct bench *b)
+CASE(too_late_calls_learn_the_state)
 {
 	char line[120];
 
@@ -127,7 +127,7 @@ void too_late_calls_learn_the_state(struct bench *b)
 	SAYS(b, 0, "ack 1 0000", "WAIT");
 }
 
-void peek_is_short_until_something_moves(struct bench *b)
+CASE(peek_is_short_until_something_moves)
 {
 	char line[80];
 
@@ -149,7 +149,7 @@ void peek_is_short_until_something_moves(struct bench *b)
 	GOT(b, "secret", "");
 }
 
-void a_report_counts_once(struct bench *b)
+CASE(a_report_counts_once)
 {
 	group(b, 3, "auto");
 	SAYS(b, 0, "open 1 x 0", "OK");
@@ -165,7 +165,7 @@ void a_report_counts_once(struct bench *b)
 	acks(b, 1, 3);
 }
 
-void who_is_waited_for_with_force_one(struct bench *b)
+CASE(who_is_waited_for_with_force_one)
 {
 	char line[80];
 
@@ -189,7 +189,7 @@ void who_is_waited_for_with_force_one(struct bench *b)
 	ck_assert_str_ne(got(b, "m:3"), "");
 }
 
-void a_new_life_waits_for_all_again(struct bench *b)
+CASE(a_new_life_waits_for_all_again)
 {
 	static char record[8192];
 
@@ -211,7 +211,7 @@ void a_new_life_waits_for_all_again(struct bench *b)
 	ck_assert_str_eq(field(b, "epoch"), "1");
 }
 
-void an_older_copy_counts_what_it_holds(struct bench *b)
+CASE(an_older_copy_counts_what_it_holds)
 {
 	static char record[8192];
 
@@ -229,7 +229,7 @@ void an_older_copy_counts_what_it_holds(struct bench *b)
 	ck_assert_str_eq(report(b, 0, "0 0 0 5 - - -"), "COMMIT");
 }
 
-void who_asks_again_is_told_whose_ack_is_missing(struct bench *b)
+CASE(who_asks_again_is_told_whose_ack_is_missing)
 {
 	char line[80];
 
@@ -308,7 +308,7 @@ static void is_whole(struct bench *b, int who, struct known *k)
 	cvy_record_clear(&all.news);
 }
 
-void what_changed_makes_up_the_record(struct bench *b)
+CASE(what_changed_makes_up_the_record)
 {
 	struct known k = { .rev = "-1" };
 
@@ -346,7 +346,7 @@ void what_changed_makes_up_the_record(struct bench *b)
 	cvy_record_clear(&k.news);
 }
 
-void what_changed_long_ago_is_told_in_full(struct bench *b)
+CASE(what_changed_long_ago_is_told_in_full)
 {
 	struct known k = { .rev = "-1" };
 

@@ -657,7 +657,4 @@ TEST(a_joiner_that_the_store_lost_registers_again)
 	ck_assert_uint_eq(cvy_group_inc(g), 5);
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "membership/group", .teardown = done, .timeout_s = 60));
-}
+SUITE_MAIN(.name = "membership/group", .teardown = done, .timeout_s = 60)

@@ -138,7 +138,4 @@ TEST(ping_without_a_bound_only_asks)
 	ck_assert_int_eq(pings[2], 11);
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "membership/ping", .teardown = teardown));
-}
+SUITE_MAIN(.name = "membership/ping", .teardown = teardown)

@@ -78,9 +78,8 @@ TEST(joiners_are_news_and_no_part_of_a_record)
 TEST(a_member_may_have_several_addresses)
 {
 	static const char list[] =
-		"unix:@covey-00112233445566778899aabbccddeeff,tcp:[2001:db8:1111:2222:3333:4444:5555:6666]:65535,"
-		"tcp:192.168.100.100:65535,tcp:[2001:db8:1111:2222:3333:4444:5555:6667]:65535,"
-		"tcp:10.100.100.100:65535";
+		"unix:@covey-00112233445566778899aabbccddeeff,tcp:[2001:db8:1111:2222:3333:4444:5555:6666]:65535,tcp:"
+		"192.168.100.100:65535,tcp:[2001:db8:1111:2222:3333:4444:5555:6667]:65535,tcp:10.100.100.100:65535";
 	char text[700], addr[256], host[128], longer[300];
 	struct cvy_joiner j;
 
@@ -143,7 +142,4 @@ TEST(records_of_one_member_share_their_strings)
 	cvy_record_clear(&step);
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "membership/record", .timeout_s = 60));
-}
+SUITE_MAIN(.name = "membership/record", .timeout_s = 60)

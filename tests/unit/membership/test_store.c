@@ -314,7 +314,4 @@ TEST(wrong_type_and_schema_are_named)
 	ck_assert_ptr_null(memory_server_field(memory.server, "g", "gid"));
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "membership/store", .setup = setup, .teardown = teardown));
-}
+SUITE_MAIN(.name = "membership/store", .setup = setup, .teardown = teardown)

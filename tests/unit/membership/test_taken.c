@@ -338,7 +338,4 @@ TEST(a_process_that_was_killed_is_gone)
 	close(ends[1]);
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "membership/taken", .teardown = done, .timeout_s = 60));
-}
+SUITE_MAIN(.name = "membership/taken", .teardown = done, .timeout_s = 60)

@@ -178,7 +178,4 @@ TEST(an_address_where_somebody_else_is_comes_last_in_the_next_cycle)
 	close(fd);
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "p2p/dial", .setup = setup, .teardown = teardown, .timeout_s = 60));
-}
+SUITE_MAIN(.name = "p2p/dial", .setup = setup, .teardown = teardown, .timeout_s = 60)

@@ -80,12 +80,11 @@ TEST(a_good_plan_is_read)
 {
 	struct cvy_fault *fault = NULL;
 
-	ck_assert_int_eq(
-		cvy_fault_open("kill@put:37;kill@op:12.put:2;stop@put:5;delay@put:3:20ms;cut:1@put:9;"
-			       "late@op:dispatch:3.signal:2:1s;kill@op:barrier.signal:1;reorder:4;"
-			       "kill@agent:report;stop@agent:COMMIT:2;scribble@op:3.signal:1;stop@op:gather:2.read:1",
-			       NULL, &fault),
-		0);
+	ck_assert_int_eq(cvy_fault_open("kill@put:37;kill@op:12.put:2;stop@put:5;delay@put:3:20ms;cut:1@put:9;"
+					"late@op:dispatch:3.signal:2:1s;kill@op:barrier.signal:1;reorder:4;kill@agent:"
+					"report;stop@agent:COMMIT:2;scribble@op:3.signal:1;stop@op:gather:2.read:1",
+					NULL, &fault),
+			 0);
 	cvy_fault_close(fault);
 }
 
@@ -170,7 +169,4 @@ TEST(a_cut_link_goes_down_on_both_sides)
 	rig_close(&rig);
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "p2p/fault", .timeout_s = 60));
-}
+SUITE_MAIN(.name = "p2p/fault", .timeout_s = 60)

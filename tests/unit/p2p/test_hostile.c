@@ -125,7 +125,4 @@ TEST(replayed_handshake_proves_nothing)
 	close(client);
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "p2p/hostile"));
-}
+SUITE_MAIN(.name = "p2p/hostile")

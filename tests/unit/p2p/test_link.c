@@ -433,7 +433,4 @@ TEST_LOOP(a_window_of_another_process_is_read_only_and_outlives_it, 0, 2)
 	close(p[1]);
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "p2p/link", .setup = setup, .teardown = teardown, .timeout_s = 60));
-}
+SUITE_MAIN(.name = "p2p/link", .setup = setup, .teardown = teardown, .timeout_s = 60)

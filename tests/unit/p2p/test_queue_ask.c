@@ -106,7 +106,4 @@ TEST_LOOP(who_waits_is_told, 0, 2)
 	cvy_proxy_close(proxy);
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "p2p/queue_ask"));
-}
+SUITE_MAIN(.name = "p2p/queue_ask")

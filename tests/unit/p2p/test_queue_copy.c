@@ -305,7 +305,4 @@ TEST_LOOP(whatever_is_posted_arrives_as_posted, 0, 10)
 	ck_assert(!memcmp(expected, far_end, BYTES));
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "p2p/queue_copy", .teardown = close_sender));
-}
+SUITE_MAIN(.name = "p2p/queue_copy", .teardown = close_sender)

@@ -107,7 +107,4 @@ TEST(who_waits_behind_a_hole_is_told)
 	cvy_proxy_close(proxy);
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "p2p/queue_hole"));
-}
+SUITE_MAIN(.name = "p2p/queue_hole")

@@ -247,7 +247,4 @@ TEST(links_are_replaced)
 	ck_assert_uint_eq(*(uint64_t *)(links[1].far + 8), 3);
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "p2p/queue_ring", .teardown = close_ring));
-}
+SUITE_MAIN(.name = "p2p/queue_ring", .teardown = close_ring)

@@ -237,7 +237,4 @@ TEST_LOOP(what_cannot_be_ends_the_connection, 0, sizeof(lies) / sizeof(lies[0]))
 	free(far);
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "p2p/queue_tcp"));
-}
+SUITE_MAIN(.name = "p2p/queue_tcp")

@@ -25,7 +25,4 @@ TEST(a_build_without_mlx5_says_so)
 	cvy_errbox_free(box);
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "p2p/queues_none"));
-}
+SUITE_MAIN(.name = "p2p/queues_none")

@@ -466,10 +466,7 @@ TEST(a_forked_child_posts_nothing)
 	ck_assert_uint_eq(hca.posted, 0);
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "p2p/verbs", .setup = set_up, .teardown = tear_down));
-}
+SUITE_MAIN(.name = "p2p/verbs", .setup = set_up, .teardown = tear_down)
 #else
 #include <stdio.h>
 

@@ -133,10 +133,7 @@ TEST(a_peer_is_given_up_within_the_bound)
 	}
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "p2p/verbs_device"));
-}
+SUITE_MAIN(.name = "p2p/verbs_device")
 #else
 #include <stdio.h>
 

@@ -536,10 +536,7 @@ TEST(rdma_that_wins_over_tcp_closes_its_connections)
 	end();
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "p2p/verbs_dial"));
-}
+SUITE_MAIN(.name = "p2p/verbs_dial")
 #else
 #include <stdio.h>
 

@@ -156,7 +156,4 @@ TEST(a_core_dump_leaves_windows_out)
 	cvy_window_put(w);
 }
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "p2p/window", .timeout_s = 60));
-}
+SUITE_MAIN(.name = "p2p/window", .timeout_s = 60)

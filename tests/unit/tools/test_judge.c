@@ -136,7 +136,4 @@ TEST(judge_lets_a_combine_lack_all_rows_of_a_dispatch_that_failed)
 }
 END_TEST
 
-int main(void)
-{
-	return suite_run(SUITE(.name = "tools/judge", .setup = begin, .teardown = end));
-}
+SUITE_MAIN(.name = "tools/judge", .setup = begin, .teardown = end)

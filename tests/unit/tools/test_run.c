@@ -202,8 +202,7 @@ TEST(run_replaces_a_rank_on_failure)
 
 	ck_assert_int_eq(shell("--restart", "on-failure",
 			       "if [ $RANK = 1 ]; then [ \"$COVEY_CREATE\" = never ] || kill -9 $$; echo again; : > "
-			       "$TMPDIR/back; "
-			       "else until [ -e $TMPDIR/back ]; do sleep 0.02; done; fi"),
+			       "$TMPDIR/back; else until [ -e $TMPDIR/back ]; do sleep 0.02; done; fi"),
 			 0);
 	assert_has("[1] again\n");
 	snprintf(back, sizeof(back), "%s/back", dir);
