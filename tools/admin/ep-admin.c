@@ -37,11 +37,9 @@ static const char doc[] =
 	"  top              a live table: how fast each member works, how long it waits and for whom, its epoch; for "
 	"scripts with --once or --json. A member tells the store its numbers once a second\n"
 	"  events           the last operations of the members on this host, side by side; then changes of the group "
-	"as they "
-	"come: views, joiners, suspicions\n"
+	"as they come: views, joiners, suspicions\n"
 	"  plan N           memory, addresses and descriptors that each of N ranks on one host needs, with the "
-	"settings of "
-	"the environment\n"
+	"settings of the environment\n"
 	"  doctor           looks for what would keep a group from working here, and says what to change\n"
 	"  recover R...     let joiners of these ranks come in\n"
 	"  extend N         let joiners of the ranks size..N-1 come in\n"
@@ -52,8 +50,7 @@ static const char doc[] =
 	"The names of what --json prints stay as they are; new ones may come.\n\n"
 	"Put a password into COVEY_STORE (redis://user:password@host/db) or COVEY_STORE_PASSWORD.\n\n"
 	"Exit status: 0 done, 1 usage, 2 refused, or there is no such group (doctor: something must be changed; "
-	"events: "
-	"nothing is recorded), 3 not done in time, 4 the store cannot be used, 5 the output cannot be written.";
+	"events: nothing is recorded), 3 not done in time, 4 the store cannot be used, 5 the output cannot be written.";
 
 enum { OPT_JSON = 256, OPT_WAIT, OPT_DEAD, OPT_INTERVAL, OPT_LOOKS, OPT_FLIGHT, OPT_RUN, OPT_ONCE, OPT_DEVICE };
 
@@ -150,21 +147,21 @@ static void check_words(const struct admin *a, struct argp_state *state)
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
 	struct admin *a = state->input;
+	const struct tool_set plain[] = {
+		{ OPT_JSON, &a->json, NULL }, { OPT_DEAD, &a->dead, NULL },	{ OPT_DEVICE, &a->device, NULL },
+		{ 'g', NULL, &a->group },     { OPT_FLIGHT, NULL, &a->flight }, { 0 },
+	};
 
+	if (tool_set(plain, key, arg))
+		return 0;
 	switch (key) {
 	case 's':
 		free(a->store);
 		a->store = strdup(arg);
 		hide_password(arg);
 		return 0;
-	case 'g':
-		a->group = arg;
-		return 0;
 	case OPT_RUN:
 		a->run = number(state, arg, 1, INT_MAX);
-		return 0;
-	case OPT_JSON:
-		a->json = true;
 		return 0;
 	case OPT_WAIT:
 		a->wait_ms = arg ? number(state, arg, 1, 86400000) : WAIT_MS;
@@ -178,15 +175,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case OPT_ONCE:
 		a->looks = 1;
 		a->once = true;
-		return 0;
-	case OPT_FLIGHT:
-		a->flight = arg;
-		return 0;
-	case OPT_DEVICE:
-		a->device = true;
-		return 0;
-	case OPT_DEAD:
-		a->dead = true;
 		return 0;
 	case ARGP_KEY_ARG:
 		take_word(a, arg, state);
@@ -426,8 +414,7 @@ static int ask(struct admin *a)
 	if (!code && !a->wait_ms && lacks[0])
 		fprintf(stderr,
 			"ep-admin: %s stands, but %s: processes that join with COVEY_CREATE=never are needed (ep-run "
-			"--grow "
-			"starts some)\n",
+			"--grow starts some)\n",
 			a->command, lacks);
 	return code || !a->wait_ms ? code : wait_done(a, first, inc);
 }

@@ -110,8 +110,7 @@ int admin_plan(const struct admin *a)
 	if (a->device && n.ranks > CVY_GPU_RANKS) {
 		fprintf(stderr,
 			"ep-admin: plan --device %d: a group with devices has at most %d ranks in this build; more "
-			"need "
-			"one with -DCOVEY_DEVICE_RANKS, 256 at most\n",
+			"need one with -DCOVEY_DEVICE_RANKS, 256 at most\n",
 			n.ranks, CVY_GPU_RANKS);
 		return EXIT_USAGE;
 	}

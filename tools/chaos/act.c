@@ -173,20 +173,13 @@ static bool bury_if_out(struct chaos_run *run, struct chaos_worker *w)
 /* A process that stopped itself by its rule is halted like any other. */
 static bool stopped_itself(const struct chaos_worker *w)
 {
-	char path[64], text[256] = "";
+	char pid[16], line[512];
 	const char *state;
-	FILE *f;
 
 	if (!w->armed || w->state != CHAOS_P_LIVE)
 		return false;
-	snprintf(path, sizeof(path), "/proc/%d/stat", (int)w->pid);
-	f = fopen(path, "re");
-	if (!f)
-		return false;
-	if (!fgets(text, sizeof(text), f))
-		text[0] = '\0';
-	fclose(f);
-	state = strrchr(text, ')');
+	snprintf(pid, sizeof(pid), "%d", (int)w->pid);
+	state = tool_stat(pid, line, sizeof(line));
 	return state && state[1] == ' ' && state[2] == 'T';
 }
 
@@ -318,40 +311,28 @@ static int ask(struct chaos_run *run, const char *what, int rank, char *why)
 	return err;
 }
 
-static int act_retire(struct chaos_run *run, const struct chaos_step *step)
-{
-	struct chaos_worker *w[CHAOS_MAX_RANKS];
-	int n = pick(run, step, w), err = 0;
-	char why[WHY_BYTES] = "";
-
-	chaos_event_open(run, step->kind);
-	for (int i = 0; i < n && !err; i++) {
-		w[i]->retiring = true;
-		err = ask(run, "retire", w[i]->rank, why);
-		if (err)
-			chaos_wrong(run, "retire %d: %s: %s", w[i]->rank, covey_strerror(err), why);
-		else
-			err = chaos_await_end(run, w[i], CHAOS_OUTCOME_MS, "it was asked to retire");
-	}
-	return err;
-}
-
 /* An eviction from one of several groups would end the process: so the plan has one group. */
-static int act_evict(struct chaos_run *run, const struct chaos_step *step)
+static int act_ask(struct chaos_run *run, const struct chaos_step *step)
 {
+	const bool evict = step->verb == CHAOS_EVICT;
+	const char *what = evict ? "evict" : "retire";
 	struct chaos_worker *w[CHAOS_MAX_RANKS];
 	int n = pick(run, step, w), err = 0;
 	char why[WHY_BYTES] = "";
 
 	chaos_event_open(run, step->kind);
 	for (int i = 0; i < n && !err; i++) {
-		w[i]->state = CHAOS_P_LIMBO;
-		w[i]->doubt = true;
-		err = ask(run, "evict", w[i]->rank, why);
+		w[i]->retiring |= !evict;
+		if (evict) {
+			w[i]->state = CHAOS_P_LIMBO;
+			w[i]->doubt = true;
+		}
+		err = ask(run, what, w[i]->rank, why);
 		if (err)
-			chaos_wrong(run, "evict %d: %s: %s", w[i]->rank, covey_strerror(err), why);
+			chaos_wrong(run, "%s %d: %s: %s", what, w[i]->rank, covey_strerror(err), why);
 		else
-			err = chaos_await_end(run, w[i], FENCED_MS, "it was evicted");
+			err = chaos_await_end(run, w[i], evict ? FENCED_MS : CHAOS_OUTCOME_MS,
+					      evict ? "it was evicted" : "it was asked to retire");
 	}
 	return err;
 }
@@ -465,9 +446,8 @@ int chaos_act(struct chaos_run *run, const struct chaos_step *step)
 	case CHAOS_EXTEND:
 		return act_start(run, step);
 	case CHAOS_RETIRE:
-		return act_retire(run, step);
 	case CHAOS_EVICT:
-		return act_evict(run, step);
+		return act_ask(run, step);
 	case CHAOS_LEAVE:
 		return act_leave(run, step);
 	case CHAOS_ARM:

@@ -164,7 +164,7 @@ static void measure_pause(struct chaos_bench *b)
 {
 	if (!b->gaps)
 		return;
-	qsort(b->gap_ms, b->gaps, sizeof(*b->gap_ms), chaos_ascending);
+	qsort(b->gap_ms, b->gaps, sizeof(*b->gap_ms), tool_ascending);
 	chaos_sample(&b->pause, b->gap_ms[b->gaps - 1] - b->gap_ms[b->gaps / 2]);
 	chaos_sample(&b->meanwhile, b->survivor_ms);
 }

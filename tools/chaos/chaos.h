@@ -39,7 +39,6 @@ uint64_t chaos_awake_ns(void);
 /* The deadline of any outcome, in the time of chaos_awake_ns. */
 uint64_t chaos_outcome_end(void);
 void chaos_sleep_us(unsigned us);
-int chaos_ascending(const void *a, const void *b); /* double, for qsort */
 
 int chaos_plan_run(const struct chaos_options *opt);  /* run.c; the exit code */
 int chaos_bench_run(const struct chaos_options *opt); /* bench.c */

@@ -24,27 +24,21 @@ static const char doc[] =
 	"Kill ranks of a working covey group again and again, and compare every outcome of the survivors."
 	"\v"
 	"A private redis-server and all ranks are started here and end with ep-chaos. Each rank checks the bytes of "
-	"each "
-	"operation; ep-chaos compares status, epoch, contributors and a checksum between the ranks, kills, and starts "
-	"a "
-	"replacement. The settings of the group are the defaults, or those of COVEY_* in the environment.\n\n"
+	"each operation; ep-chaos compares status, epoch, contributors and a checksum between the ranks, kills, and "
+	"starts a replacement. The settings of the group are the defaults, or those of COVEY_* in the environment.\n\n"
 	"Without --bench, --idle, --leak or --steps: 20 kills, by SIGKILL and SIGSTOP in turn, one or two ranks at a "
-	"time, all "
-	"kinds of operations.\n\n"
+	"time, all kinds of operations.\n\n"
 	"With --plan: faults by a plan, which is a text (share/covey/chaos has the usual ones and the grammar, in its "
-	"README), the "
-	"name "
-	"of one of those, or `random`. The ranks do all kinds and sizes of operations, in one group or in several, and "
-	"check every element; ep-chaos injects, compares all outcomes, and ends with a table and a verdict. With "
-	"--devices buffers are in memory of devices, a third of the calls are captured and replayed, and outcomes are "
-	"what the devices say; safe points wait for them, or with an odd seed do not.\n\n"
+	"README), the name of one of those, or `random`. The ranks do all kinds and sizes of operations, in one group "
+	"or in several, and check every element; ep-chaos injects, compares all outcomes, and ends with a table and a "
+	"verdict. With --devices buffers are in memory of devices, a third of the calls are captured and replayed, and "
+	"outcomes are what the devices say; safe points wait for them, or with an odd seed do not.\n\n"
 	"Times count from the kill to the end of the operation that could not be done without the new view, on each "
 	"survivor; from exec of a replacement (on devices: from its call of covey_join, its device open) to the end of "
 	"its first operation, its memory touched; the pause is the longest time from one operation to the next on a "
 	"survivor meanwhile, less the median.\n\n"
 	"Exit status: 0 if all outcomes were uniform and nothing leaked; 1 if not, or with --strict if a bar was "
-	"missed; 2 if "
-	"the run could not start or the output cannot be written; 64: usage.";
+	"missed; 2 if the run could not start or the output cannot be written; 64: usage.";
 
 enum {
 	OPT_BENCH = 256,
@@ -131,13 +125,6 @@ void chaos_sleep_us(unsigned us)
 		;
 }
 
-int chaos_ascending(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return (x > y) - (x < y);
-}
-
 static void set_signal(struct argp_state *state, struct chaos_options *opt, const char *text)
 {
 	if (strcmp(text, "kill") && strcmp(text, "stop") && strcmp(text, "both"))
@@ -199,40 +186,25 @@ static void check_together(struct argp_state *state, const struct chaos_options 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
 	struct chaos_options *opt = state->input;
+	const struct tool_set plain[] = {
+		{ OPT_BENCH, &opt->bench, NULL },
+		{ OPT_LEAK, &opt->leak, NULL },
+		{ OPT_MIX, &opt->mix, NULL },
+		{ OPT_JSON, &opt->json, NULL },
+		{ OPT_STRICT, &opt->strict, NULL },
+		{ OPT_SHOW, &opt->show, NULL },
+		{ 'v', &opt->verbose, NULL },
+		{ OPT_JOINER, &opt->joiner, NULL },
+		{ OPT_PLAN, NULL, &opt->plan },
+		{ OPT_PLOT, NULL, &opt->plot },
+		{ 0 },
+	};
 
+	if (tool_set(plain, key, arg))
+		return 0;
 	switch (key) {
-	case OPT_BENCH:
-		opt->bench = true;
-		return 0;
-	case OPT_LEAK:
-		opt->leak = true;
-		return 0;
-	case OPT_MIX:
-		opt->mix = true;
-		return 0;
 	case OPT_SIGNAL:
 		set_signal(state, opt, arg);
-		return 0;
-	case OPT_JSON:
-		opt->json = true;
-		return 0;
-	case OPT_STRICT:
-		opt->strict = true;
-		return 0;
-	case OPT_PLAN:
-		opt->plan = arg;
-		return 0;
-	case OPT_PLOT:
-		opt->plot = arg;
-		return 0;
-	case OPT_SHOW:
-		opt->show = true;
-		return 0;
-	case 'v':
-		opt->verbose = true;
-		return 0;
-	case OPT_JOINER:
-		opt->joiner = true;
 		return 0;
 	case ARGP_KEY_END:
 		check_together(state, opt);

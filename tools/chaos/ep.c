@@ -28,16 +28,6 @@ struct chaos_ep_room {
 static const struct chaos_ep_room planned = { .tokens = 32, .hidden = 128, .top_k = 2, .experts = 16 };
 static const struct chaos_ep_room layer = { .measured = true, .hidden = 7168, .top_k = 8, .experts = 256 };
 
-/* Integers up to 256 have one bf16, the upper half of their float. */
-static uint16_t bf16(unsigned n)
-{
-	float f = (float)n;
-	uint32_t bits;
-
-	memcpy(&bits, &f, sizeof(bits));
-	return (uint16_t)(bits >> 16);
-}
-
 static unsigned token(const struct chaos_member *m, int source, int t, int h)
 {
 	return (unsigned)(((uint64_t)source * 5 + (uint64_t)t * 3 + (uint64_t)h + m->step) % VALUES + 1);
@@ -216,7 +206,7 @@ static void route(struct chaos_member *m)
 
 	for (int t = 0; t < tokens(m, m->rank); t++) {
 		for (int h = 0; h < room->hidden; h++)
-			room->x[t * room->hidden + h] = bf16(token(m, m->rank, t, h));
+			room->x[t * room->hidden + h] = tool_bf16(token(m, m->rank, t, h));
 		for (int k = 0; k < room->top_k; k++) {
 			room->ids[t * room->top_k + k] = expert(m, m->rank, t, k);
 			room->weights[t * room->top_k + k] = (float)weight(room, k);
@@ -241,7 +231,7 @@ static int check_rows(struct chaos_member *m, int e, int source, int first)
 			if ((size_t)row >= room->rows || room->src_info[row] != t)
 				return -1;
 			for (int h = 0; h < room->hidden; h++)
-				if (room->packed[row * room->hidden + h] != bf16(token(m, source, t, h)))
+				if (room->packed[row * room->hidden + h] != tool_bf16(token(m, source, t, h)))
 					return -1;
 			n++;
 		}
@@ -289,7 +279,7 @@ static int check_combine(struct chaos_member *m)
 		}
 		for (int h = 0; h < room->hidden; h++) {
 			size_t at = (size_t)(t * room->hidden + h);
-			uint16_t want = bf16(sum * token(m, m->rank, t, h));
+			uint16_t want = tool_bf16(sum * token(m, m->rank, t, h));
 
 			if (room->out[at] != want)
 				return chaos_bad_bytes(m, "combine", at, room->out[at], want);

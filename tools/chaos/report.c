@@ -62,7 +62,7 @@ static int row(json_t *json, struct chaos_samples *samples, double p50_bar_ms)
 
 	if (!samples->count)
 		return 0;
-	qsort(samples->ms, (size_t)samples->count, sizeof(double), chaos_ascending);
+	qsort(samples->ms, (size_t)samples->count, sizeof(double), tool_ascending);
 	miss = (samples->bar_ms > 0 && percentile(samples, 99) > samples->bar_ms) ||
 	       (p50_bar_ms > 0 && percentile(samples, 50) > p50_bar_ms);
 	if (json)

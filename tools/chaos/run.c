@@ -128,8 +128,7 @@ static void say_who_hangs(struct chaos_run *run, enum chaos_until until)
 			if (w->pid)
 				fprintf(stderr,
 					"ep-chaos:   rank %d (pid %d, state %d): last seq %llu in epoch %u, mask "
-					"%#llx, "
-					"%.1f ms ago, inside %u %s\n",
+					"%#llx, %.1f ms ago, inside %u %s\n",
 					w->rank, (int)w->pid, (int)w->state, (unsigned long long)w->last[g].seq,
 					w->last[g].epoch, (unsigned long long)w->last[g].mask,
 					(double)(tool_now_ns() - w->last[g].done_ns) / 1e6,

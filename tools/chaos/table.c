@@ -12,7 +12,7 @@ static void row(const struct chaos_run *run, int kind, double *wait_ms)
 	for (int i = 0; i < run->events; i++)
 		if (run->event[i].kind == kind)
 			wait_ms[n++] = (double)run->event[i].longest_ns / 1e6;
-	qsort(wait_ms, (size_t)n, sizeof(*wait_ms), chaos_ascending);
+	qsort(wait_ms, (size_t)n, sizeof(*wait_ms), tool_ascending);
 	printf("%-28s %6d %10.2f %10.2f %10.2f\n", run->kind[kind], n, wait_ms[n / 2], wait_ms[n * 99 / 100],
 	       wait_ms[n - 1]);
 }

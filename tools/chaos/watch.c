@@ -158,8 +158,7 @@ static int compare_looks(const struct look *a, const struct look *b, int ranks, 
 
 		bad += !same;
 		printf("rank %d, %s: RSS %ld -> %ld KiB (%+.2f %%), descriptors %ld -> %ld, mappings %ld -> %ld, "
-		       "threads %ld "
-		       "-> %ld: %s\n",
+		       "threads %ld -> %ld: %s\n",
 		       r, when, x->rss_kib, y->rss_kib, growth, x->fds, y->fds, x->maps, y->maps, x->threads,
 		       y->threads, same ? "pass" : "FAIL");
 	}

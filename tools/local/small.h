@@ -80,6 +80,42 @@ static inline const struct tool_option *tool_option(const struct tool_option *li
 	return list->name ? list : NULL;
 }
 
+/* An option that only sets something; a list of them ends with key 0. */
+struct tool_set {
+	int key;
+	bool *flag;	   /* NULL, or becomes true */
+	const char **text; /* NULL, or becomes the argument */
+};
+
+static inline bool tool_set(const struct tool_set *list, int key, const char *arg)
+{
+	while (list->key && list->key != key)
+		list++;
+	if (list->flag)
+		*list->flag = true;
+	if (list->text)
+		*list->text = arg;
+	return list->key;
+}
+
+/* double, for qsort */
+static inline int tool_ascending(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+/* Integers up to 256 have one bf16, the upper half of their float. */
+static inline uint16_t tool_bf16(unsigned n)
+{
+	float f = (float)n;
+	uint32_t bits;
+
+	memcpy(&bits, &f, sizeof(bits));
+	return (uint16_t)(bits >> 16);
+}
+
 #define TOOL_TMP_MAX 76 /* a directory there, and in it the socket of a store, fit the path of a socket */
 
 /*

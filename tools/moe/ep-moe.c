@@ -22,17 +22,14 @@ const char *argp_program_version = "ep-moe " COVEY_VERSION;
 static const char doc[] =
 	"Run a Mixture-of-Experts layer over text on several ranks, break it, and check every row of every step."
 	"\v"
-	"Each rank turns its share of the text into token vectors, routes them to the top-k experts, and runs "
-	"admit, dispatch, experts, combine and an allreduce per step. Then it makes the step again in the plainest "
-	"way, "
-	"with all weights, under the masks that it was given. A token is lost only when its source or all of its "
-	"owners died.\n\n"
+	"Each rank turns its share of the text into token vectors, routes them to the top-k experts, and runs admit, "
+	"dispatch, experts, combine and an allreduce per step. Then it makes the step again in the plainest way, with "
+	"all weights, under the masks that it was given. A token is lost only when its source or all of its owners "
+	"died.\n\n"
 	"When the group grows the experts are laid out anew and weights are sent by their old owners; what no living "
-	"rank "
-	"holds is made from the seed, which stands for a checkpoint.\n\n"
+	"rank holds is made from the seed, which stands for a checkpoint.\n\n"
 	"Exit status: 0 if all rows matched and every planned death hit an operation, 1 if not or if the output cannot "
-	"be "
-	"written, 64 usage.";
+	"be written, 64 usage.";
 
 enum {
 	OPT_HIDDEN = 256,
@@ -70,8 +67,7 @@ static const struct argp_option options[] = {
 	  0 },
 	{ "replicas", OPT_REPLICAS, "P", 0,
 	  "Places of an expert (1): ranks that hold it. If one dies, its tokens go to another in the same dispatch; "
-	  "results "
-	  "that it had are made again",
+	  "results that it had are made again",
 	  0 },
 	{ "steps", OPT_STEPS, "S", 0, "Steps, at least (200)", 0 },
 	{ "kill", OPT_KILL, "R@STEP", 0, "Kill rank R from outside", 0 },
@@ -83,9 +79,8 @@ static const struct argp_option options[] = {
 	{ "transport", OPT_TRANSPORT, "shm|tcp", 0, "How the ranks reach each other (shm)", 0 },
 	{ "demo", OPT_DEMO, NULL, 0,
 	  "Over shm: a death inside a dispatch, its replacement, growth to 6 ranks, a SIGKILL at a random time. Then "
-	  "over "
-	  "tcp: a death inside an allreduce that some survivors have data of and some have not. With --transport: the "
-	  "first part over that. With --devices: the first part, with both deaths at random times",
+	  "over tcp: a death inside an allreduce that some survivors have data of and some have not. With --transport: "
+	  "the first part over that. With --devices: the first part, with both deaths at random times",
 	  0 },
 	{ "seed", OPT_SEED, "X", 0, "Of all random numbers (the time)", 0 },
 	{ "report", OPT_REPORT, "SOCKET", OPTION_HIDDEN, NULL, 0 },

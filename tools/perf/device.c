@@ -191,13 +191,6 @@ static int turn(struct perf_job *job, const struct perf_repeat *side, struct cvy
 	return err ? perf_device_failed(job, "a turn", err) : 0;
 }
 
-static int ascending(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return x < y ? -1 : x > y;
-}
-
 /* Ours and theirs alternate: disturbances affect both. */
 static int turns(struct perf_job *job, const struct perf_repeat *of, int sides, double *us)
 {
@@ -221,7 +214,7 @@ static int sum_up(struct perf_job *job, struct perf_side *side, double *us, int 
 	int n = job->opt.turns, err;
 
 	for (int i = 0; i < sides; i++)
-		qsort(us + i * n, (size_t)n, sizeof(*us), ascending);
+		qsort(us + i * n, (size_t)n, sizeof(*us), tool_ascending);
 	side->us = side->p50_us = us[n / 2];
 	side->p99_us = us[n * 99 / 100];
 	side->min_us = us[0];

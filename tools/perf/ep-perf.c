@@ -30,41 +30,26 @@ const char *argp_program_version = "ep-perf " COVEY_VERSION;
 
 static const char doc[] =
 	"Measure an operation of covey on host or device memory and check its results. Start it with ep-run, or "
-	"another "
-	"launcher, as "
-	"one process per rank: ep-run -n 4 -- ep-perf allreduce -b 8 -e 64M -f 2"
+	"another launcher, as one process per rank: ep-run -n 4 -- ep-perf allreduce -b 8 -e 64M -f 2"
 	"\v"
 	"Options and columns are those of nccl-tests; p50 and p99 of single operations, of all ranks, follow behind. "
-	"Sizes take "
-	"K, M and G. The time is that of all iterations back to back; buffers stay where they are, in the caches if "
-	"they fit. "
-	"The single times are taken in a loop of their own.\n\n"
+	"Sizes take K, M and G. The time is that of all iterations back to back; buffers stay where they are, in the "
+	"caches if they fit. The single times are taken in a loop of their own.\n\n"
 	"With --device, or COVEY_DEVICE, buffers are memory of a device, and the time is the median of several turns "
-	"of all "
-	"iterations, on the device's clock; with -G each turn replays them as one graph. p50 and p99 are those of "
-	"turns. "
-	"Where libnccl.so.2 is found "
-	"it takes its turns between ours, in columns of its own: its time, and how many times ours that is. Its "
-	"results are "
-	"not checked.\n\n"
+	"of all iterations, on the device's clock; with -G each turn replays them as one graph. p50 and p99 are those "
+	"of turns. Where libnccl.so.2 is found it takes its turns between ours, in columns of its own: its time, and "
+	"how many times ours that is. Its results are not checked.\n\n"
 	"-F strikes a rank of this host once, in an iteration that follows the measurement of the first row: "
-	"kill:RANK@ITER or "
-	"stop:RANK@ITER. detect: from the stroke to the first SUSPECT event of a survivor; recover: until the last "
-	"survivor "
-	"returned with the agreed result. The rows below are those of the survivors.\n\n"
+	"kill:RANK@ITER or stop:RANK@ITER. detect: from the stroke to the first SUSPECT event of a survivor; recover: "
+	"until the last survivor returned with the agreed result. The rows below are those of the survivors.\n\n"
 	"dispatch measures expert parallelism, dispatch and combine. On host memory it stands beside a memcpy of the "
-	"same "
-	"bytes. On a device there is a row for each number of tokens and of lanes: dispatch alone, combine alone, then "
-	"both "
-	"as a pair; GB/s are those of rows that go to other ranks. form: rows of dispatch, and of combine, are lines "
-	"or go "
-	"by bulk copies (--explain says why). steps: in how many a lane moves its tokens.\n\n"
+	"same bytes. On a device there is a row for each number of tokens and of lanes: dispatch alone, combine alone, "
+	"then both as a pair; GB/s are those of rows that go to other ranks. form: rows of dispatch, and of combine, "
+	"are lines or go by bulk copies (--explain says why). steps: in how many a lane moves its tokens.\n\n"
 	"--split: the send and the receive are launched apart, and a kernel of another stream, which wants every "
-	"processor "
-	"for itself, runs between them. held is its time there over its time alone: about 1 if the operation holds no "
-	"processor, about 2 if it holds any. beside is its time if the receive begins with it. The send has the first "
-	"step "
-	"of each lane, the receive all others.\n\n"
+	"processor for itself, runs between them. held is its time there over its time alone: about 1 if the operation "
+	"holds no processor, about 2 if it holds any. beside is its time if the receive begins with it. The send has "
+	"the first step of each lane, the receive all others.\n\n"
 	"Exit status: 0 all is right, 1 wrong data (or less than 0.9 x NCCL_TESTS_MIN_BW), 2 an operation or the group "
 	"failed, or the output cannot be written, 64 usage.";
 
@@ -101,9 +86,8 @@ static const struct argp_option options[] = {
 	{ "lanes", OPT_LANES, "L[,L...]", 0,
 	  "dispatch, device: processors that a call takes, a row for each number; 0: as many as pay (0)", 3 },
 	{ "preset", OPT_PRESET, "ll|compact|flat|win|mesh|ht", 0,
-	  "dispatch, device: a row for each expert of a token, or for each rank; flat: as ll, each row with "
-	  "its source and entry; win, mesh: as ll, without gaps between experts; ht: as compact, over two hops between "
-	  "hosts (ll)",
+	  "dispatch, device: a row for each expert of a token, or for each rank; flat: as ll, each row with its source "
+	  "and entry; win, mesh: as ll, without gaps between experts; ht: as compact, over two hops between hosts (ll)",
 	  3 },
 	{ "rows", OPT_ROWS, "bf16|e4m3|e4m3_pow2|int8|int4", 0, "dispatch: type of the dispatched rows (bf16)", 3 },
 	{ "back", OPT_BACK, "plain|int8", 0, "dispatch: type of the rows that come back; plain: bfloat16 (plain)", 3 },
@@ -311,7 +295,18 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 {
 	struct reading *in = state->input;
 	struct perf_options *opt = in->opt;
+	const struct tool_set plain[] = {
+		{ OPT_ALONE, &opt->alone, NULL },
+		{ OPT_EXPLAIN, &opt->explain, NULL },
+		{ OPT_SPOIL, &opt->spoil, NULL },
+		{ OPT_SPLIT, &opt->split, NULL },
+		{ OPT_JSON, NULL, &opt->json },
+		{ OPT_PLOT, NULL, &opt->plot },
+		{ 0 },
+	};
 
+	if (tool_set(plain, key, arg))
+		return 0;
 	for (size_t i = 0; i < sizeof(senseless) / sizeof(senseless[0]); i++)
 		if (senseless[i].key == key)
 			perf_usage("-%c has no meaning here: %s", key, senseless[i].why);
@@ -331,23 +326,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case OPT_SEED:
 		opt->seed = (uint64_t)number("--seed", arg, 0, LONG_MAX);
 		return 0;
-	case OPT_ALONE:
-		opt->alone = true;
-		return 0;
 	case 'F':
 		fault_named(arg, opt);
-		return 0;
-	case OPT_JSON:
-		opt->json = arg;
-		return 0;
-	case OPT_PLOT:
-		opt->plot = arg;
-		return 0;
-	case OPT_EXPLAIN:
-		opt->explain = true;
-		return 0;
-	case OPT_SPOIL:
-		opt->spoil = true;
 		return 0;
 	case ARGP_KEY_ARG:
 		operation_named(arg, opt, &in->ep);

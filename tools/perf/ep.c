@@ -32,15 +32,6 @@ unsigned perf_ep_value(int source, int token, int element)
 	return 1u << (mixed >> 33) % 3;
 }
 
-uint16_t perf_bf16(unsigned n)
-{
-	float f = (float)n;
-	uint32_t bits;
-
-	memcpy(&bits, &f, sizeof(bits));
-	return (uint16_t)(bits >> 16);
-}
-
 /* Spread over all experts. */
 int perf_ep_expert(const struct perf_options *opt, int source, int token, int k)
 {
@@ -85,7 +76,7 @@ static int room_open(struct perf_job *job, struct room *room)
 		return COVEY_ERR_NOMEM;
 	for (int t = 0; t < opt->tokens; t++) {
 		for (int h = 0; h < opt->hidden; h++)
-			room->x[(size_t)t * hidden + (size_t)h] = perf_bf16(perf_ep_value(job->rank, t, h));
+			room->x[(size_t)t * hidden + (size_t)h] = tool_bf16(perf_ep_value(job->rank, t, h));
 		for (int k = 0; k < opt->topk; k++) {
 			room->experts[t * opt->topk + k] = perf_ep_expert(opt, job->rank, t, k);
 			room->weights[t * opt->topk + k] = 1;
@@ -166,7 +157,7 @@ static int64_t wrong_row(const struct perf_job *job, const struct room *room, si
 		unsigned want = perf_ep_value(source, t, h);
 
 		wrong += !perf_ep_is(opt, room->packed + row * room->row_bytes, scale, all, h, want);
-		room->y[row * (size_t)opt->hidden + (size_t)h] = perf_bf16(want);
+		room->y[row * (size_t)opt->hidden + (size_t)h] = tool_bf16(want);
 	}
 	return wrong;
 }
@@ -287,8 +278,7 @@ static void print(const struct perf_job *job)
 	double bytes = (double)row->bytes;
 
 	printf("# ep-perf %s dispatch and combine, bfloat16, rows %s, back %s, ranks %d experts %d warmup iters: %d "
-	       "iters: %d "
-	       "validation: %d\n"
+	       "iters: %d validation: %d\n"
 	       "# bytes: of the rows that a rank received, average; times: the slowest rank; x memcpy: of both, beside "
 	       "two copies\n#\n"
 	       "# %6s %6s %5s %12s  %9s %7s  %9s %7s  %9s %7s  %8s %6s  %9s %9s\n",

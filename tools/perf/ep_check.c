@@ -48,7 +48,7 @@ static int64_t wrong_row(const struct perf_job *job, struct perf_room *room, int
 		unsigned want = perf_ep_value(source, t, h);
 
 		wrong += !is_value(job, room, row, h, want);
-		room->y[row * (size_t)job->opt.hidden + (size_t)h] = perf_bf16(times * want);
+		room->y[row * (size_t)job->opt.hidden + (size_t)h] = tool_bf16(times * want);
 	}
 	return wrong;
 }

@@ -124,7 +124,7 @@ static int own_tokens(struct perf_job *job, struct perf_room *room)
 
 	for (int t = 0; t < opt->tokens && !err; t++) {
 		for (int h = 0; h < opt->hidden; h++)
-			x[(size_t)t * (size_t)opt->hidden + (size_t)h] = perf_bf16(perf_ep_value(job->rank, t, h));
+			x[(size_t)t * (size_t)opt->hidden + (size_t)h] = tool_bf16(perf_ep_value(job->rank, t, h));
 		for (int k = 0; k < opt->topk; k++) {
 			ids[t * opt->topk + k] = perf_ep_expert(opt, job->rank, t, k);
 			weights[t * opt->topk + k] = 1;

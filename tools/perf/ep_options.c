@@ -94,9 +94,6 @@ error_t perf_parse_ep(int key, const char *arg, struct perf_options *opt)
 	case OPT_COMBINE:
 		opt->combine = named(PERF_COMBINES, arg);
 		return 0;
-	case OPT_SPLIT:
-		opt->split = true;
-		return 0;
 	}
 	return ARGP_ERR_UNKNOWN;
 }

@@ -11,9 +11,7 @@ void perf_print_pair_head(const struct perf_job *job)
 	const struct perf_options *opt = &job->opt;
 
 	printf("# ep-perf %s dispatch and combine, device memory, preset %s, rows %s, back %s, combine per %s, ranks "
-	       "%d hidden "
-	       "%d "
-	       "topk %d experts %d\n",
+	       "%d hidden %d topk %d experts %d\n",
 	       COVEY_VERSION, perf_name_of(PERF_PRESETS, opt->preset), perf_name_of(PERF_ROWS, opt->rows),
 	       perf_name_of(PERF_BACKS, opt->back), perf_combined_per(opt), job->size, opt->hidden, opt->topk,
 	       opt->experts);
@@ -61,9 +59,8 @@ static void print_split(const struct perf_pair_row *row, const char *name, const
 void perf_print_splits(const struct perf_job *job)
 {
 	printf("#\n# in two phases, one launch each; busy: a kernel of another stream that wants every processor, "
-	       "between "
-	       "them;\n# held: busy / alone; beside: the same kernel, begun with the receive; us, medians of %d "
-	       "turns\n",
+	       "between them;\n# held: busy / alone; beside: the same kernel, begun with the receive; us, medians of "
+	       "%d turns\n",
 	       job->opt.turns);
 	printf("# %6s %6s %-8s  %9s %9s %9s %9s  %9s %6s  %9s %6s\n", "tokens", "lanes", "", "send", "busy", "receive",
 	       "all", "alone", "held", "beside", "/alone");

@@ -129,13 +129,6 @@ static int choose_rounds(struct perf_job *job, struct split *s)
 	return err;
 }
 
-static int ascending(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return x < y ? -1 : x > y;
-}
-
 static int sum_up(struct perf_job *job, struct split *s, struct perf_split *out)
 {
 	double *const to[TIMES] = { &out->send_us, &out->busy_us,  &out->recv_us,
@@ -143,7 +136,7 @@ static int sum_up(struct perf_job *job, struct split *s, struct perf_split *out)
 	int err = 0;
 
 	for (int i = 0; i < TIMES && !err; i++) {
-		qsort(s->us[i], (size_t)job->opt.turns, sizeof(*s->us[i]), ascending);
+		qsort(s->us[i], (size_t)job->opt.turns, sizeof(*s->us[i]), tool_ascending);
 		*to[i] = s->us[i][job->opt.turns / 2];
 		err = perf_combined(job, to[i]);
 	}

@@ -34,7 +34,7 @@ bool perf_ep_is(const struct perf_options *opt, const uint8_t *row, const float 
 		return fabsf((float)nibble * *scale - value) <= *scale * 0.501f;
 	default:
 		memcpy(&half, row + (size_t)h * 2, sizeof(half));
-		return half == perf_bf16(want);
+		return half == tool_bf16(want);
 	}
 }
 
@@ -46,6 +46,6 @@ bool perf_ep_came(const struct perf_options *opt, uint16_t out, unsigned want)
 
 	memcpy(&value, &bits, sizeof(value));
 	if (opt->back == COVEY_EP_BACK_PLAIN)
-		return out == perf_bf16((unsigned)opt->topk * want);
+		return out == tool_bf16((unsigned)opt->topk * want);
 	return fabsf(value - (float)((unsigned)opt->topk * want)) <= (float)opt->topk * 4 * (0.51f / 127 + 1 / 256.0f);
 }

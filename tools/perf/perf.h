@@ -223,7 +223,6 @@ int perf_strike(struct perf_job *job, struct perf_row *row);
 
 /* ep.c */
 int perf_ep(struct perf_job *job);
-uint16_t perf_bf16(unsigned n);
 unsigned perf_ep_value(int source, int token, int element);			  /* of a token */
 int perf_ep_expert(const struct perf_options *opt, int source, int token, int k); /* distinct for the k of a token */
 

@@ -62,27 +62,10 @@ static void put_float(const struct perf_type *type, void *to, double value)
 	}
 }
 
-/* Truncates as C does, for all widths. */
+/* Truncates as C does, for all widths: the low bytes come first. */
 static void put_integer(const struct perf_type *type, void *to, int64_t value)
 {
-	uint64_t wide = (uint64_t)value;
-	uint32_t word = (uint32_t)wide;
-	uint16_t half_word = (uint16_t)wide;
-	uint8_t byte = (uint8_t)wide;
-
-	switch (type->bytes) {
-	case 1:
-		memcpy(to, &byte, 1);
-		break;
-	case 2:
-		memcpy(to, &half_word, 2);
-		break;
-	case 4:
-		memcpy(to, &word, 4);
-		break;
-	default:
-		memcpy(to, &wide, 8);
-	}
+	memcpy(to, &value, type->bytes);
 }
 
 static bool integral(const struct perf_type *type)

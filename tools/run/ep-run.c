@@ -32,24 +32,20 @@ static const char doc[] =
 	"Start the ranks of a covey group and label their output, `[rank] line`."
 	"\v"
 	"Each rank gets COVEY_STORE, COVEY_GROUP, COVEY_RANK, COVEY_WORLD, COVEY_MAX_RANKS, COVEY_CREATE, RANK, "
-	"WORLD_SIZE, LOCAL_RANK, "
-	"COVEY_JOB (made for this run, unless it is set), MASTER_ADDR and MASTER_PORT (for torch's env://, unless they "
-	"are "
-	"set; not with --launch; the port is free on the host of ep-run: set it where rank 0 is on another one) "
-	"and, with --hosts, COVEY_HOST; its standard input is empty. COVEY_STORE in the environment counts as --store. "
-	"Without either a redis-server of its own serves the run: on a unix socket, or for several hosts on one "
-	"address "
-	"with a password made for this run. If it dies it is started again, and the members fill it anew.\n\n"
+	"WORLD_SIZE, LOCAL_RANK, COVEY_JOB (made for this run, unless it is set), MASTER_ADDR and MASTER_PORT (for "
+	"torch's env://, unless they are set; not with --launch; the port is free on the host of ep-run: set it where "
+	"rank 0 is on another one) and, with --hosts, COVEY_HOST; its standard input is empty. COVEY_STORE in the "
+	"environment counts as --store. Without either a redis-server of its own serves the run: on a unix socket, or "
+	"for several hosts on one address with a password made for this run. If it dies it is started again, and the "
+	"members fill it anew.\n\n"
 	"SIGINT, SIGTERM and SIGHUP are handed to all ranks; the second one kills them. One that is ignored when "
-	"ep-run starts (nohup) stays ignored. When the process of a rank "
-	"ends, what is left of its process group is killed. Nothing outlives ep-run, however it ends.\n\n"
+	"ep-run starts (nohup) stays ignored. When the process of a rank ends, what is left of its process group is "
+	"killed. Nothing outlives ep-run, however it ends.\n\n"
 	"A rank that dies is reported to a private store as proven dead, so that the others need not wait; with "
-	"--launch "
-	"only if its first word is `ip`, which becomes the program instead of starting it; with ssh never.\n\n"
+	"--launch only if its first word is `ip`, which becomes the program instead of starting it; with ssh never.\n\n"
 	"With --hosts each rank is started by `ssh -o BatchMode=yes HOST`, in the same directory there, with all "
-	"COVEY_* "
-	"variables and LD_LIBRARY_PATH of here. ssh must not ask for anything. Addresses and passwords go through the "
-	"connection, never into a list of processes; a rank is killed when its connection ends.\n\n"
+	"COVEY_* variables and LD_LIBRARY_PATH of here. ssh must not ask for anything. Addresses and passwords go "
+	"through the connection, never into a list of processes; a rank is killed when its connection ends.\n\n"
 	"Exit status:\n"
 	"  0        the work is done\n"
 	"  1..124   code of the rank that failed first\n"
@@ -68,8 +64,7 @@ static const char doc[] =
 	"  failed when the group is        its code or signal counts as above, a replacement's as one that came too\n"
 	"    closed                        late; there is no replacement\n"
 	"With --strict, or after a signal to ep-run, every failure counts. A program that ends with 0 says that the "
-	"work "
-	"is done: from then on nobody is replaced.";
+	"work is done: from then on nobody is replaced.";
 
 #define TEXT_OF(number) #number
 #define TEXT(macro) TEXT_OF(macro)
@@ -80,8 +75,7 @@ static const struct argp_option options[] = {
 	{ "ranks", 'n', "N", 0, "Number of ranks to start (1 to 4096; default: what --hosts adds up to)", 0 },
 	{ "grow", OPT_GROW, "N", 0,
 	  "Start N joiners (COVEY_CREATE=never) of the ranks behind those of -n; without -n, joiners alone, of the "
-	  "ranks "
-	  "behind those of the group in --store, or in the store of another ep-run on this host",
+	  "ranks behind those of the group in --store, or in the store of another ep-run on this host",
 	  0 },
 	{ "store", 's', "URL", 0,
 	  "Store to use: redis://host:port/db, redis+unix:///path or redis+sentinel://host:port,.../MASTER (a "
@@ -198,7 +192,13 @@ static void no_password(struct argp_state *state, const char *url)
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
 	struct run_options *opt = state->input;
+	const struct tool_set plain[] = {
+		{ 'v', &opt->verbose, NULL }, { OPT_LOCAL, &opt->local, NULL },	    { OPT_STRICT, &opt->strict, NULL },
+		{ 'g', NULL, &opt->group },   { OPT_ADDRESS, NULL, &opt->address }, { 0 },
+	};
 
+	if (tool_set(plain, key, arg))
+		return 0;
 	switch (key) {
 	case 'n':
 		opt->ranks = number(state, "-n", arg, COVEY_MAX_RANKS);
@@ -206,12 +206,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case 's':
 		no_password(state, arg);
 		opt->store = arg;
-		return 0;
-	case 'g':
-		opt->group = arg;
-		return 0;
-	case 'v':
-		opt->verbose = true;
 		return 0;
 	case OPT_GROW:
 		opt->joiners = number(state, "--grow", arg, COVEY_MAX_RANKS);
@@ -233,15 +227,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		return 0;
 	case OPT_SSH:
 		opt->ssh_count = split(state, "--ssh", arg, " \t", opt->ssh, RUN_MAX_WORDS);
-		return 0;
-	case OPT_LOCAL:
-		opt->local = true;
-		return 0;
-	case OPT_ADDRESS:
-		opt->address = arg;
-		return 0;
-	case OPT_STRICT:
-		opt->strict = true;
 		return 0;
 	case ARGP_KEY_ARG:
 		opt->argv = state->argv + state->next - 1;
