@@ -291,6 +291,36 @@ static void overtaken(int once)
 	both(&s, what);
 }
 
+/*
+ * A rank of another host waits without a deadline for what has been written over since: it says so, since nothing comes. Its host
+ * ends it, so this is the last.
+ */
+static void outrun(void)
+{
+	const char *what = "outrun";
+	struct setup s = setup_of(0);
+	const uint64_t op = finished(1);
+	const struct cvy_gpu_mailbox *box = ops->mailbox(ranks[1].gpu);
+	const uint64_t late = box->late[0];
+	uint64_t told;
+
+	for (int i = 0; i < 3; i++)
+		alone(&s, 0);
+	settle(&wire[0]);
+	s.timeout_ms = 0;
+	launch_ep(&s, 1, CVY_GPU_DISPATCH, CVY_EP_SEND | CVY_EP_RECV);
+	while (!__atomic_load_n(&box->outrun[0], __ATOMIC_ACQUIRE) &&
+	       __atomic_load_n(&box->late[0], __ATOMIC_ACQUIRE) == late && finished(1) == op)
+		usleep(100);
+	told = __atomic_load_n(&box->outrun[0],
+			       __ATOMIC_ACQUIRE); /* it looks there before it says that the other is late */
+	checks++;
+	if (told != op + 1)
+		complain(&s, what, 1, "what it tells", 0, (unsigned)told, (unsigned)op + 1);
+	OK(ranks[1].gpu, ops->gate(ranks[1].gpu, CVY_GPU_GATE_CLOSED(epoch)));
+	end(1);
+}
+
 int main(void)
 {
 	n = 2;
@@ -311,6 +341,7 @@ int main(void)
 		overtaken(once);
 	}
 	held_sum();
+	outrun();
 	printf("%d checks, %d failed\n", checks, failures);
 	for (int r = 0; r < n; r++) {
 		cvy_gpu_ep_ops.state_free(ranks[r].gpu, side[r].state, BEHIND);
