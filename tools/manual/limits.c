@@ -103,8 +103,6 @@ static void exceptions(FILE *file)
 	      "otherwise |\n"
 	      "| G5 | `hang_ms`, `link_ms` or `lease_ms` is -1: a rank that is silent and not proven dead is not given "
 	      "up |\n"
-	      "| G5 | a dispatch or combine of several steps on devices without a deadline, that leaves a rank out by "
-	      "`active_ranks`, while another rank dies: a third rank may wait without end |\n"
 	      "| G5 | ranks that make different calls on devices, which are not compared; kernels of your own that one "
 	      "rank does not launch, or that wait for a word that a removed process stored over "
 	      "(`docs/guide/kernels.md`) |\n"

@@ -498,7 +498,7 @@ template <int ONCE> struct cvy_ep_bulk_combine {
 
 		t.sources = cvy_ranks_but(t.sources, late);
 		if (complete && a->form.steps > 1 && sh->nothing) {
-			by_lines::nothing(a, r, sh);
+			by_lines::nothing(t);
 			return 0;
 		}
 		if (!HOT) {

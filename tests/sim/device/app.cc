@@ -699,6 +699,10 @@ void app_begin(int n)
 		setup.resident = setup.resident < setup.lanes ? setup.resident : setup.lanes;
 		h->tokens += 2 * setup.lanes;
 	}
+	if (sim.steps) {
+		setup.lanes = setup.resident = 1;
+		h->tokens = 2 + h->tokens % 3;
+	}
 	if (h->code && h->hidden == 192)
 		h->hidden = 384;   /* rows and scales in whole 16 bytes: they can go by bulk */
 	setup.fp16 = h->top_k % 2; /* not drawn: each seed stays the run that it was */
@@ -715,7 +719,7 @@ void app_begin(int n)
 	tables_of(&setup.tables);
 	cvy_ep_form_of(h, setup.lanes, 0, &setup.form[0]);
 	cvy_ep_form_of(h, setup.lanes, 1, &setup.form[1]);
-	if (sim_odds(5)) {
+	if (sim_odds(5) | sim.steps) {
 		more_steps(&setup.form[0]);
 		more_steps(&setup.form[1]);
 	}

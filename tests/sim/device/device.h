@@ -59,6 +59,7 @@ struct world {
 	int hosts;	       /* ranks are of several hosts, and operations go in two levels */
 	int width;	       /* ranks of each of these */
 	int hops;	       /* ranks are of several hosts, and rows cross to one once */
+	int steps;	       /* dispatch and combine have one lane, with several */
 	int apart;	       /* pairs of ranks leave one another out of dispatch and combine, without deadlines */
 	int leave;	       /* ranks leave, or are retired */
 	int linger;	       /* kernels of a process that died go on for a while */

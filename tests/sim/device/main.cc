@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim-device --seeds A-B | --seed N [--trace] | --list FILE, with [--off CHECKER,...] [--op NAME,...] [--ragged] [--wide] [--tall] [--late] [--uneven] [--leave] [--linger] [--apart] [--flat] [--places] [--close] [--bulk] [--hosts] [--hops]; see device.h */
+/* sim-device --seeds A-B | --seed N [--trace] | --list FILE, with [--off CHECKER,...] [--op NAME,...] [--ragged] [--wide] [--tall] [--late] [--uneven] [--leave] [--linger] [--apart] [--flat] [--places] [--close] [--bulk] [--hosts] [--hops] [--steps]; see device.h */
 #include "device.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@
 static const char usage[] =
 	"sim-device --seeds A-B | --seed N [--trace] | --list FILE [--off CHECKER,...] [--op NAME,...] [--ragged] "
 	"[--wide] [--tall] [--late] [--uneven] [--leave] [--linger] [--apart] [--flat] [--places] [--close] [--bulk] "
-	"[--hosts] [--hops]\n"
+	"[--hosts] [--hops] [--steps]\n"
 	"  NAME: dispatch (with combine), allreduce, two-shot, allgather, reduce_scatter, alltoall, barrier; with "
 	"--uneven: alltoallv; with --hosts: broadcast\n";
 
@@ -65,12 +65,13 @@ static const struct flag {
 	      { "--tall", &sim.tall, 1 },   { "--late", &sim.late, 1 },	    { "--uneven", &sim.uneven, 1 },
 	      { "--apart", &sim.apart, 1 }, { "--leave", &sim.leave, 1 },   { "--linger", &sim.linger, 1 },
 	      { "--flat", &sim.flat, 1 },   { "--places", &sim.places, 1 }, { "--close", &sim.close, 1 },
-	      { "--bulk", &sim.bulk, 1 },   { "--hosts", &sim.hosts, 1 },   { "--hops", &sim.hops, 1 } };
+	      { "--bulk", &sim.bulk, 1 },   { "--hosts", &sim.hosts, 1 },   { "--hops", &sim.hops, 1 },
+	      { "--steps", &sim.steps, 1 } };
 
 static int run_list(const char *path)
 {
 	FILE *f = fopen(path, "r");
-	char line[200];
+	char line[200], op[64];
 	int failed = 0, seeds = 0;
 
 	if (!f) {
@@ -83,6 +84,10 @@ static int run_list(const char *path)
 			for (auto &flag : flags)
 				if (flag.of_a_run)
 					*flag.set = strstr(line, flag.name + 2) != NULL;
+			op[0] = 0;
+			if (strstr(line, " op "))
+				sscanf(strstr(line, " op "), " op %63s", op);
+			sim.only = op;
 			failed += run(strtoull(line, NULL, 10));
 			seeds++;
 		}
