@@ -34,7 +34,7 @@ struct real {
 	struct cvy_store *store;
 	int up, down_err, down_count, replied, err, notices;
 	char cause[200];
-	uint64_t give_up_ns;
+	uint64_t give_up_ns, ticked_ns, gap_ns; /* the longest time between two ticks */
 	int (*enough)(struct real *r);
 	struct memory_reply *reply;
 	char **saved;
@@ -111,6 +111,9 @@ static void on_tick(void *ctx, uint64_t now_ns)
 {
 	struct real *r = ctx;
 
+	if (r->ticked_ns && now_ns - r->ticked_ns > r->gap_ns)
+		r->gap_ns = now_ns - r->ticked_ns;
+	r->ticked_ns = now_ns;
 	if (r->enough(r) || now_ns > r->give_up_ns)
 		cvy_loop_stop(r->loop);
 }
@@ -121,6 +124,7 @@ static void client_open(struct real *r, int call_ms)
 	const struct cvy_store_sink sink = { r, on_reply, on_notice, on_up, on_down };
 
 	r->up = r->down_err = r->down_count = r->replied = 0;
+	r->ticked_ns = r->gap_ns = 0;
 	ck_assert_int_eq(cvy_loop_new(&r->loop), 0);
 	ck_assert_int_eq(cvy_redis_open(r->url, "g", r->loop, &sink, call_ms, NULL, &r->store), 0);
 }
@@ -347,11 +351,17 @@ static int asked_one_by_one(struct real *r)
 /* Who waits for the next answer is not held up by the one that is late already. */
 TEST(stopped_server_ends_a_call_after_another_in_time)
 {
-	client_open(&real, 100);
-	client_run(&real, asked_one_by_one);
+	int late;
+
+	do { /* again where this process had no core: 4 calls, each of them late by this much, take the connection's time */
+		phase = 0;
+		client_open(&real, 100);
+		client_run(&real, asked_one_by_one);
+		late = real.replied < 4 && real.gap_ns > 150 * CVY_MS;
+		kill(real.server, SIGCONT);
+		client_close(&real);
+	} while (late);
 	ck_assert_int_ge(real.replied, 4);
-	kill(real.server, SIGCONT);
-	client_close(&real);
 }
 
 #define SHORT_MS 100 /* bound of a call */
@@ -371,9 +381,13 @@ static int answered_late_twice(struct real *r)
 {
 	uint64_t ms = (cvy_now_ns() - stopped_ns) / CVY_MS;
 
+	if ((phase && !r->up) || r->replied == 2) {
+		kill(r->server, SIGCONT);
+		return 1;
+	}
 	if (phase == 0 && r->up) {
 		stop_and_call(r);
-	} else if (phase == 1 && ms > LATE_MS) {
+	} else if (phase == 1 && r->replied && ms > LATE_MS) {
 		ck_assert_int_eq(r->err, COVEY_ERR_TIMEOUT);
 		kill(r->server, SIGCONT);
 		ck_assert_int_eq(plain(r, "PING"), 0); /* then the first answer is on its way, too */
@@ -385,16 +399,23 @@ static int answered_late_twice(struct real *r)
 	} else if (phase == 4 && ms > AGAIN_MS) {
 		kill(r->server, SIGCONT);
 	}
-	return r->replied == 2;
+	return 0;
 }
 
 /* Else a store that always answers late would never be heard, and nobody could join. */
 TEST(client_waits_longer_for_a_store_that_was_late)
 {
-	client_open(&real, SHORT_MS);
-	client_run(&real, answered_late_twice);
+	int late;
+
+	do { /* again where this process had no core, so that it was late itself */
+		phase = 0;
+		client_open(&real, SHORT_MS);
+		client_run(&real, answered_late_twice);
+		late = real.gap_ns > SHORT_MS * CVY_MS && (!real.up || real.err);
+		client_close(&real);
+	} while (late);
 	ck_assert_int_eq(real.err, 0);
-	client_close(&real);
+	ck_assert_int_eq(real.up, 1);
 }
 
 TEST(bad_urls_are_explained)
