@@ -21,6 +21,7 @@
 
 #define USER "S3CR3TUSER" /* a part of the URL's userinfo: it is shown nowhere */
 #define PASSWORD "S3CR3TWORD"
+#define VAIN_MS 3000 /* of calls that a missing right lets wait to the end */
 
 static char dir[64], url[40], lines[20000]; /* url: without what stands before the host */
 static pid_t server;
@@ -144,7 +145,7 @@ static void note_error(const char *what, int err, struct covey_group *group)
 }
 
 /* Two ranks of one process form a group, one evicts the other, the rest leaves, and the group is forgotten. */
-static int life(const char *store)
+static int life(const char *store, int ms)
 {
 	const char *forget[] = { "ask", "forget" };
 	struct covey_config config = COVEY_CONFIG_INIT;
@@ -155,7 +156,7 @@ static int life(const char *store)
 	config.store = store;
 	config.group = "acl";
 	config.world = 2;
-	config.join_ms = 3000;
+	config.join_ms = ms;
 	config.max_ranks = 4;
 	config.window_bytes = 1 << 20;
 	config.slot_bytes = 4096;
@@ -173,17 +174,17 @@ static int life(const char *store)
 	if (!err)
 		err = covey_evict(g[0], 1, &work);
 	if (!err) {
-		err = covey_work_wait(work, harness_deadline(3000), NULL);
+		err = covey_work_wait(work, harness_deadline(ms), NULL);
 		if (err)
 			note_error("evict", err, g[0]);
 		covey_work_free(work);
 	}
 	if (!err)
-		err = covey_leave(g[0], harness_deadline(3000));
+		err = covey_leave(g[0], harness_deadline(ms));
 	covey_close(g[1]);
 	covey_close(g[0]);
 	if (!err) {
-		err = covey_admin_call(store, "acl", 2, forget, harness_deadline(3000), pair, NULL);
+		err = covey_admin_call(store, "acl", 2, forget, harness_deadline(ms), pair, NULL);
 		if (err)
 			note_error("forget", err, NULL);
 	}
@@ -206,7 +207,7 @@ TEST(the_documented_permissions_are_enough_and_each_is_missed_by_name)
 
 	server_start("--loglevel", "warning", NULL);
 	make_user(NULL);
-	must(!life(store_of_user()), "with all of them: %s", lines);
+	must(!life(store_of_user(), WATCHDOG_MS), "with all of them: %s", lines);
 	documented(text, sizeof(text));
 	while ((word = strsep(&rest, " "))) {
 		int err;
@@ -214,7 +215,7 @@ TEST(the_documented_permissions_are_enough_and_each_is_missed_by_name)
 		if (!strchr("+~&", *word))
 			continue;
 		make_user(word);
-		err = life(store_of_user());
+		err = life(store_of_user(), VAIN_MS);
 		snprintf(want, sizeof(want), "grant %s ", word);
 		must(err && strstr(lines, want), "without %s: %d, and no \"%s\" in:\n%s", word, err, want, lines);
 		must(!strstr(lines, USER) && !strstr(lines, PASSWORD), "without %s the user is shown:\n%s", word,
@@ -232,7 +233,7 @@ TEST_LOOP(a_command_that_is_renamed_is_named, 0, 6)
 	unsetenv("COVEY_STORE_PASSWORD");
 	server_start("--rename-command", commands[_i], "other");
 	snprintf(store, sizeof(store), "redis://%s", url);
-	must(life(store) && strstr(lines, "no command ") && strstr(lines, commands[_i]) &&
+	must(life(store, VAIN_MS) && strstr(lines, "no command ") && strstr(lines, commands[_i]) &&
 		     strstr(lines, "rename-command"),
 	     "%s: %s", commands[_i], lines);
 	server_stop();
