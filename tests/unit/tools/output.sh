@@ -39,12 +39,16 @@ done
 TMPDIR=$(mktemp -d) && export TMPDIR
 is_empty()
 {
-	for _ in 1 2 3 4 5 6 7 8 9 10; do
-		[ -n "$(ls -A "$TMPDIR")" ] || return 0
+	looks=0
+	until [ -z "$(ls -A "$TMPDIR")" ]; do
+		looks=$((looks + 1))
+		if [ $looks = 200 ]; then
+			echo "$* leaves $(ls -A "$TMPDIR")"
+			failed=1
+			return
+		fi
 		sleep 0.5
 	done
-	echo "$* leaves $(ls -A "$TMPDIR")"
-	failed=1
 }
 for tool in "$@"; do
 	case $tool in
