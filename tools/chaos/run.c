@@ -310,22 +310,28 @@ void chaos_run_init(struct chaos_run *run, const struct chaos_options *opt)
 	run->bucket_ns = UINT64_C(60000000000) / CHAOS_BUCKETS;
 }
 
-/* A process of its own removes the directory however this one ends. */
-static void remove_dir_later(const char *dir)
+/* A process of its own removes the directory however this one ends: no signal comes between the two. */
+static int make_dir(char *dir)
 {
+	sigset_t all, was;
+	int end[2], err;
 	char byte;
-	int end[2];
 
-	if (pipe2(end, O_CLOEXEC))
-		return;
-	if (!fork()) {
-		setsid(); /* Ctrl-C is not for it */
-		close(end[1]);
-		if (!read(end[0], &byte, 1))
-			tool_remove_dir(dir);
-		_exit(0);
+	sigfillset(&all);
+	sigprocmask(SIG_BLOCK, &all, &was);
+	err = !mkdtemp(dir);
+	if (!err && !pipe2(end, O_CLOEXEC)) {
+		if (!fork()) {
+			setsid(); /* Ctrl-C is not for it */
+			close(end[1]);
+			if (!read(end[0], &byte, 1))
+				tool_remove_dir(dir);
+			_exit(0);
+		}
+		close(end[0]);
 	}
-	close(end[0]);
+	sigprocmask(SIG_SETMASK, &was, NULL);
+	return err;
 }
 
 int chaos_run_open(struct chaos_run *run)
@@ -335,11 +341,10 @@ int chaos_run_open(struct chaos_run *run)
 	if (strlen(tmp) > sizeof(run->server.dir) - sizeof("/covey-chaos-XXXXXX"))
 		tmp = "/tmp";
 	snprintf(run->server.dir, sizeof(run->server.dir), "%s/covey-chaos-XXXXXX", tmp);
-	if (!mkdtemp(run->server.dir)) {
+	if (make_dir(run->server.dir)) {
 		run->server.dir[0] = '\0';
 		return -1;
 	}
-	remove_dir_later(run->server.dir);
 	if (run->plan.hosts) {
 		if (chaos_net_open(run->plan.hosts))
 			return CHAOS_SKIPPED;
