@@ -122,7 +122,7 @@ static void on_tick(void *ctx, uint64_t now_ns)
 	if (a->ended || now_ns < a->deadline_ns)
 		return;
 	if (a->last[0])
-		end(a, cvy_fail(a->box, COVEY_ERR_STORE, -1, 0, "the store cannot be used: %s", a->last));
+		end(a, cvy_fail(a->box, COVEY_ERR_STORE, -1, 0, "%s", a->last));
 	else
 		end(a, cvy_fail(a->box, COVEY_ERR_TIMEOUT, -1, 0, "the store did not answer before the deadline"));
 }

@@ -20,6 +20,7 @@ expect()
 	[ -n "$said" ] || { echo "ep-admin $*: no reason given"; failed=1; }
 	case $said in
 	*geheim*) echo "ep-admin $*: shows the password: $said"; failed=1 ;;
+	*"cannot be used"*"cannot be used"*) echo "ep-admin $*: says it twice: $said"; failed=1 ;;
 	esac
 }
 
