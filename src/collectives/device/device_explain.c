@@ -12,6 +12,7 @@
 #include "device_state.h"
 #include "levels.h"
 #include "shape.h"
+#include "size.h"
 
 #define BANDS 24
 #define NAMES 120
@@ -125,19 +126,6 @@ static int same_table(const struct table *a, const struct table *b)
 	return same;
 }
 
-static const char *size_text(uint64_t bytes, char text[24])
-{
-	static const char units[] = " KMG";
-	int unit = 0;
-
-	while (bytes && bytes % 1024 == 0 && unit < 3) {
-		bytes /= 1024;
-		unit++;
-	}
-	snprintf(text, 24, unit ? "%" PRIu64 "%c" : "%" PRIu64, bytes, units[unit]);
-	return text;
-}
-
 static void print_band(const struct band *b, FILE *to)
 {
 	const struct cvy_gpu_call *f = &b->form;
@@ -147,10 +135,10 @@ static void print_band(const struct band *b, FILE *to)
 		snprintf(lanes, sizeof(lanes), "%d", b->lanes);
 	else
 		snprintf(lanes, sizeof(lanes), "%d-%d", f->lanes, b->lanes);
-	fprintf(to, "%8s %8s  %-7s %-5s %7s %8s %8d %5d  %s%s\n", size_text(b->from, from),
-		b->to < MOST_BYTES ? size_text(b->to, end) : "-", f->packet == CVY_GPU_PAIR ? "16 B" : "128 B",
+	fprintf(to, "%8s %8s  %-7s %-5s %7s %8s %8d %5d  %s%s\n", cvy_size_text(b->from, from),
+		b->to < MOST_BYTES ? cvy_size_text(b->to, end) : "-", f->packet == CVY_GPU_PAIR ? "16 B" : "128 B",
 		cvy_gpu_has_rounds(f->kind) ? "two" : "one", lanes,
-		size_text(8 * cvy_gpu_tile_words(f->packet, f->rows * f->threads), step), f->threads, f->rows,
+		cvy_size_text(8 * cvy_gpu_tile_words(f->packet, f->rows * f->threads), step), f->threads, f->rows,
 		f->pulls ? "registered are read in place" : "pushed", f->levels ? "; two levels between hosts" : "");
 }
 

@@ -338,22 +338,9 @@ static const struct cvy_algorithm *at_size(struct cvy_engine *e, const struct cv
 	if (kind->plan)
 		kind->plan(e, &op, e->here.size);
 	else if (kind == &cvy_op_allgatherv)
-		cvy_allgather_plan(e, &op, e->here.size);
+		cvy_op_allgather.plan(e, &op, e->here.size);
 	shape_of(e, &op, s);
 	return cvy_plan_best(e, kind, s, asked);
-}
-
-static const char *size_text(size_t bytes, char *text, size_t room)
-{
-	static const char units[] = " KMGT";
-	int unit = 0;
-
-	while (bytes && bytes % 1024 == 0 && unit < 4) {
-		bytes /= 1024;
-		unit++;
-	}
-	snprintf(text, room, unit ? "%zu%c" : "%zu", bytes, units[unit]);
-	return text;
 }
 
 #define MOST_BYTES ((size_t)1 << 30)
@@ -395,8 +382,8 @@ static void explain_kind(struct cvy_engine *e, const struct cvy_op_kind *kind, F
 		const struct cvy_algorithm *taken = at_size(e, kind, from, &s, &asked);
 		double us = (double)taken->cost_ns(&s) / 1000;
 
-		fprintf(to, "%-12s %8s %8s  %-9s", kind->name, size_text(from, a, sizeof(a)),
-			end < MOST_BYTES ? size_text(end, b, sizeof(b)) : "-", taken->name);
+		fprintf(to, "%-12s %8s %8s  %-9s", kind->name, cvy_size_text(from, a),
+			end < MOST_BYTES ? cvy_size_text(end, b) : "-", taken->name);
 		if (s.hosts > 1)
 			fprintf(to, " %10.1f", us);
 		else

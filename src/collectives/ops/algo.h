@@ -23,12 +23,35 @@ int cvy_allgatherv_plan(struct cvy_engine *e, struct cvy_op *op, int size, const
 int cvy_alltoallv_plan(struct cvy_engine *e, struct cvy_op *op, int size, const size_t *sendcounts,
 		       const size_t *senddispls, const size_t *recvcounts, const size_t *recvdispls);
 
-/* As an allgather of op->bytes from each. */
-void cvy_allgather_plan(struct cvy_engine *e, struct cvy_op *op, int size);
+struct cvy_block {
+	size_t at, bytes;
+};
 
-/* Publishes tick i of broadcast and allgather, and finds that of the k-th source. */
+/* Blocks in op->recv: op->priv of a kind with v, where they differ. */
+struct cvy_blocks {
+	int size;
+	struct cvy_block *of; /* [size]; alltoallv: then as many in op->send */
+};
+
+/* The block of @rank in op->recv. */
+static inline struct cvy_block cvy_block_of(const struct cvy_op *op, int rank)
+{
+	const struct cvy_blocks *b = (const struct cvy_blocks *)op->priv;
+	struct cvy_block even = { (size_t)rank * op->bytes, op->bytes };
+
+	return b ? b->of[rank] : even;
+}
+
+void cvy_zero_missing(struct cvy_engine *e, struct cvy_op *op); /* the blocks of missing ranks: a finish() */
+/* @n of them into op->priv, 0: NOMEM. Released by the other. */
+struct cvy_blocks *cvy_new_blocks(struct cvy_op *op, int size, int n);
+void cvy_free_blocks(struct cvy_op *op);
+
+/* Publishes tick i of broadcast and allgather, or @bytes of it; finds and takes that of the k-th source. */
 void cvy_publish_piece(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line);
+void cvy_publish_bytes(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line, size_t bytes);
 const uint8_t *cvy_piece_of(struct cvy_engine *e, const struct cvy_op *op, uint64_t i, int k);
+void cvy_take_piece(struct cvy_engine *e, struct cvy_op *op, uint64_t i, const uint8_t *bytes, size_t n);
 
 /* For reduce and gather: publishes a piece of the input, which only the root reads. */
 void cvy_publish_to_root(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line);

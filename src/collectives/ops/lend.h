@@ -33,22 +33,14 @@ int cvy_lend_seen(const struct cvy_engine *e, const struct cvy_op *op, uint64_t 
 /* Address of tick i of a source that lends; @at: the offset in its line. */
 const uint8_t *cvy_lent_piece(const struct cvy_engine *e, const struct cvy_op *op, uint64_t i, int k, uint64_t at);
 
-/* Tick i of the k-th source: lent, or in its slot. */
+/* Tick i of the k-th source: lent, or in its slot. Of a kind with parts, the part for this rank. */
 static inline const uint8_t *cvy_source_piece(const struct cvy_engine *e, const struct cvy_op *op, uint64_t i, int k)
 {
 	const struct cvy_site *here = cvy_site(e);
 	uint64_t at = cvy_lendable(e, op) && !here->set.gone[k] ? cvy_source_line(e, op, i, k, 1)->aux : 0;
+	size_t part = cvy_in_parts(op->kind) ? (size_t)here->rank * op->piece : 0;
 
-	return at ? cvy_lent_piece(e, op, i, k, at) : cvy_source_slot(e, op, i, k);
-}
-
-/* The same of the part for this rank, of a kind with parts. */
-static inline const uint8_t *cvy_source_part(const struct cvy_engine *e, const struct cvy_op *op, uint64_t i, int k)
-{
-	const struct cvy_site *here = cvy_site(e);
-	uint64_t at = cvy_lendable(e, op) && !here->set.gone[k] ? cvy_source_line(e, op, i, k, 1)->aux : 0;
-
-	return at ? cvy_lent_piece(e, op, i, k, at) : cvy_source_slot(e, op, i, k) + (size_t)here->rank * op->piece;
+	return at ? cvy_lent_piece(e, op, i, k, at) : cvy_source_slot(e, op, i, k) + part;
 }
 
 #endif

@@ -10,11 +10,6 @@
 #include "lend.h"
 #include "reduce.h"
 
-static size_t inline_tick(const struct cvy_op *op)
-{
-	return op->bytes <= CVY_LINE_DATA;
-}
-
 static void allreduce_plan(struct cvy_engine *e, struct cvy_op *op, int size)
 {
 	const struct cvy_site *here = cvy_site(e);
@@ -26,10 +21,13 @@ static void allreduce_plan(struct cvy_engine *e, struct cvy_op *op, int size)
 }
 
 /* The own shard is folded from the input, and nobody else reads it. */
-static void publish_shards(struct cvy_engine *e, const struct cvy_op *op, uint64_t i, uint8_t *slot)
+static void publish_shards(struct cvy_engine *e, const struct cvy_op *op, uint64_t i, struct cvy_line *line)
 {
 	const struct cvy_site *here = cvy_site(e);
+	uint8_t *slot = cvy_own_slot(e, op, i);
 
+	line->bytes = (uint32_t)cvy_tick_bytes(op, i);
+	line->aux = 0;
 	for (int k = 0; k < here->set.n; k++) {
 		size_t at, len;
 
@@ -43,23 +41,10 @@ static void publish_shards(struct cvy_engine *e, const struct cvy_op *op, uint64
 
 static void allreduce_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
 {
-	size_t bytes = cvy_tick_bytes(op, i);
-	uint8_t *slot = cvy_own_slot(e, op, i);
-
-	line->bytes = (uint32_t)bytes;
-	if (inline_tick(op)) {
-		cvy_copy_few(line->data, op->input, bytes);
-		return;
-	}
-	line->aux = op->lends;
-	if (op->lends)
-		return;
-	if (op->rounds == 2 && op->way == CVY_WAY_FLAT) {
-		publish_shards(e, op, i, slot);
-		return;
-	}
-	cvy_copy_in(slot, op->input + i * op->piece, bytes);
-	cvy_put_out(e, op, slot, bytes);
+	if (op->rounds == 2 && op->way == CVY_WAY_FLAT && !op->lends)
+		publish_shards(e, op, i, line);
+	else
+		cvy_publish_piece(e, op, i, line);
 }
 
 /*
@@ -121,13 +106,6 @@ static size_t allreduce_give(struct cvy_engine *e, struct cvy_op *op, uint64_t i
 	return cvy_tick_bytes(op, i);
 }
 
-static void allreduce_take(struct cvy_engine *e, struct cvy_op *op, uint64_t i, const uint8_t *bytes, size_t n)
-{
-	(void)e;
-	if (n == cvy_tick_bytes(op, i))
-		memcpy((uint8_t *)op->recv + i * op->piece, bytes, n);
-}
-
 const struct cvy_op_kind cvy_op_allreduce = {
 	.name = "allreduce",
 	.op_class = CVY_OP_ALL,
@@ -136,7 +114,7 @@ const struct cvy_op_kind cvy_op_allreduce = {
 	.publish2 = allreduce_publish2,
 	.consume = allreduce_consume,
 	.give = allreduce_give,
-	.take = allreduce_take,
+	.take = cvy_take_piece,
 	.lends = 1,
 	.folds = 1,
 };

@@ -11,11 +11,6 @@
 
 #define HEADER CVY_CACHE_LINE /* of a part with v */
 
-struct blocks { /* bytes, [size] each */
-	size_t *send, *send_at, *recv, *recv_at;
-	int size;
-};
-
 static void alltoall_plan(struct cvy_engine *e, struct cvy_op *op, int size)
 {
 	cvy_plan_ticks(op, cvy_part_bytes(e, size));
@@ -25,22 +20,14 @@ static void alltoall_plan(struct cvy_engine *e, struct cvy_op *op, int size)
 int cvy_alltoallv_plan(struct cvy_engine *e, struct cvy_op *op, int size, const size_t *sendcounts,
 		       const size_t *senddispls, const size_t *recvcounts, const size_t *recvdispls)
 {
-	struct blocks *b = calloc(1, sizeof(*b) + 4 * (size_t)size * sizeof(size_t));
+	struct cvy_blocks *b = cvy_new_blocks(op, size, 2 * size);
 
 	if (!b)
 		return COVEY_ERR_NOMEM;
-	b->size = size;
-	b->send = (size_t *)(b + 1);
-	b->send_at = b->send + size;
-	b->recv = b->send_at + size;
-	b->recv_at = b->recv + size;
 	for (int r = 0; r < size; r++) {
-		b->send[r] = sendcounts[r] * op->elem;
-		b->send_at[r] = senddispls[r] * op->elem;
-		b->recv[r] = recvcounts[r] * op->elem;
-		b->recv_at[r] = recvdispls[r] * op->elem;
+		b->of[r] = (struct cvy_block){ recvdispls[r] * op->elem, recvcounts[r] * op->elem };
+		b->of[size + r] = (struct cvy_block){ senddispls[r] * op->elem, sendcounts[r] * op->elem };
 	}
-	op->priv = b;
 	op->piece = cvy_part_bytes(e, size) - HEADER;
 	op->ticks = 0;
 	return 0;
@@ -75,32 +62,32 @@ static void alltoall_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i
 		if (k == here->set.self)
 			memmove(to, op->input + (size_t)here->rank * op->bytes + at, bytes);
 		else if (!here->set.gone[k])
-			memcpy(to, cvy_source_part(e, op, i, k), bytes);
+			memcpy(to, cvy_source_piece(e, op, i, k), bytes);
 	}
-}
-
-static void alltoall_finish(struct cvy_engine *e, struct cvy_op *op)
-{
-	(void)e;
-	for (int r = 0; !op->result.status && r < op->result.size; r++)
-		if (!covey_mask_has(&op->result.mask, r))
-			memset((uint8_t *)op->recv + (size_t)r * op->bytes, 0, op->bytes);
 }
 
 /* ---- v ---- */
 
+/* The block of op->send for @rank. */
+static struct cvy_block sent_to(const struct cvy_op *op, int rank)
+{
+	const struct cvy_blocks *b = op->priv;
+
+	return b->of[b->size + rank];
+}
+
 static void alltoallv_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
 {
 	const struct cvy_site *here = cvy_site(e);
-	const struct blocks *b = op->priv;
 	uint8_t *slot = cvy_own_slot(e, op, i);
 	uint64_t need = 1;
 
 	for (int k = 0; k < here->set.n; k++) {
 		int r = here->set.rank[k];
-		size_t n = cvy_part_of_tick(b->send[r], op->piece, i);
+		struct cvy_block b = sent_to(op, r);
+		size_t n = cvy_part_of_tick(b.bytes, op->piece, i);
 		uint8_t *part = slot + (size_t)r * (op->piece + HEADER);
-		uint64_t total = b->send[r], ticks = (total + op->piece - 1) / op->piece;
+		uint64_t total = b.bytes, ticks = (total + op->piece - 1) / op->piece;
 
 		if (ticks > need)
 			need = ticks;
@@ -108,7 +95,7 @@ static void alltoallv_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t 
 			continue;
 		memcpy(part, &total, sizeof(total));
 		if (n)
-			memcpy(part + HEADER, op->input + b->send_at[r] + i * op->piece, n);
+			memcpy(part + HEADER, op->input + b.at + i * op->piece, n);
 		cvy_put(e, r, part, HEADER + n);
 	}
 	line->aux = need;
@@ -118,27 +105,27 @@ static void alltoallv_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t 
 static void copy_part(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int k)
 {
 	const struct cvy_site *here = cvy_site(e);
-	struct blocks *b = op->priv;
 	int r = here->set.rank[k];
-	size_t n = cvy_part_of_tick(b->recv[r], op->piece, i);
-	uint8_t *to = (uint8_t *)op->recv + b->recv_at[r] + i * op->piece;
+	struct cvy_block b = cvy_block_of(op, r);
+	size_t n = cvy_part_of_tick(b.bytes, op->piece, i);
+	uint8_t *to = (uint8_t *)op->recv + b.at + i * op->piece;
 	const uint8_t *part;
 	uint64_t total;
 
 	if (k == here->set.self) {
 		if (n) /* the call checked that it sends itself as much */
-			memmove(to, op->input + b->send_at[r] + i * op->piece, n);
+			memmove(to, op->input + sent_to(op, r).at + i * op->piece, n);
 		return;
 	}
 	if (here->set.gone[k])
 		return;
 	part = cvy_source_slot(e, op, i, k) + (size_t)here->rank * (op->piece + HEADER);
 	memcpy(&total, part, sizeof(total));
-	if (total != b->recv[r] && !op->result.status)
+	if (total != b.bytes && !op->result.status)
 		op->result.status =
 			cvy_fail(here->box, COVEY_ERR_MISMATCH, r, here->epoch,
 				 "operation %llu: rank %d sends %llu bytes to rank %d, which expects %zu",
-				 (unsigned long long)op->seq, r, (unsigned long long)total, here->rank, b->recv[r]);
+				 (unsigned long long)op->seq, r, (unsigned long long)total, here->rank, b.bytes);
 	if (n > cvy_part_of_tick(total, op->piece, i))
 		n = cvy_part_of_tick(total, op->piece, i);
 	if (n)
@@ -167,28 +154,13 @@ static void alltoallv_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t 
 		copy_part(e, op, i, k);
 }
 
-static void alltoallv_finish(struct cvy_engine *e, struct cvy_op *op)
-{
-	const struct blocks *b = op->priv;
-
-	(void)e;
-	for (int r = 0; !op->result.status && r < b->size; r++)
-		if (!covey_mask_has(&op->result.mask, r) && b->recv[r])
-			memset((uint8_t *)op->recv + b->recv_at[r], 0, b->recv[r]);
-}
-
-static void alltoallv_release(struct cvy_op *op)
-{
-	free(op->priv);
-}
-
 const struct cvy_op_kind cvy_op_alltoall = {
 	.name = "alltoall",
 	.op_class = CVY_OP_PRIVATE,
 	.plan = alltoall_plan,
 	.publish = alltoall_publish,
 	.consume = alltoall_consume,
-	.finish = alltoall_finish,
+	.finish = cvy_zero_missing,
 	.lends = 1,
 };
 
@@ -197,7 +169,7 @@ const struct cvy_op_kind cvy_op_alltoallv = {
 	.op_class = CVY_OP_PRIVATE,
 	.publish = alltoallv_publish,
 	.consume = alltoallv_consume,
-	.finish = alltoallv_finish,
-	.release = alltoallv_release,
+	.finish = cvy_zero_missing,
+	.release = cvy_free_blocks,
 	.counted = 1,
 };

@@ -16,9 +16,8 @@ static void broadcast_plan(struct cvy_engine *e, struct cvy_op *op, int size)
 }
 
 /* A piece of the input: in the line when all of it fits there, else in the slot, for everyone. */
-void cvy_publish_piece(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
+void cvy_publish_bytes(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line, size_t bytes)
 {
-	size_t bytes = cvy_tick_bytes(op, i);
 	uint8_t *slot = cvy_own_slot(e, op, i);
 
 	line->bytes = (uint32_t)bytes;
@@ -31,6 +30,11 @@ void cvy_publish_piece(struct cvy_engine *e, struct cvy_op *op, uint64_t i, stru
 		return;
 	cvy_copy_in(slot, op->input + i * op->piece, bytes);
 	cvy_put_out(e, op, slot, bytes);
+}
+
+void cvy_publish_piece(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
+{
+	cvy_publish_bytes(e, op, i, line, cvy_tick_bytes(op, i));
 }
 
 const uint8_t *cvy_piece_of(struct cvy_engine *e, const struct cvy_op *op, uint64_t i, int k)
@@ -62,7 +66,7 @@ static size_t broadcast_give(struct cvy_engine *e, struct cvy_op *op, uint64_t i
 	return cvy_tick_bytes(op, i);
 }
 
-static void broadcast_take(struct cvy_engine *e, struct cvy_op *op, uint64_t i, const uint8_t *bytes, size_t n)
+void cvy_take_piece(struct cvy_engine *e, struct cvy_op *op, uint64_t i, const uint8_t *bytes, size_t n)
 {
 	(void)e;
 	if (n == cvy_tick_bytes(op, i))
@@ -76,6 +80,6 @@ const struct cvy_op_kind cvy_op_broadcast = {
 	.publish = cvy_publish_piece,
 	.consume = broadcast_consume,
 	.give = broadcast_give,
-	.take = broadcast_take,
+	.take = cvy_take_piece,
 	.lends = 1,
 };

@@ -40,9 +40,8 @@ static void gather_finish(struct cvy_engine *e, struct cvy_op *op)
 {
 	const struct cvy_site *here = cvy_site(e);
 
-	for (int r = 0; !op->result.status && op->root == here->rank && r < op->result.size; r++)
-		if (!covey_mask_has(&op->result.mask, r))
-			memset((uint8_t *)op->recv + (size_t)r * op->bytes, 0, op->bytes);
+	if (op->root == here->rank)
+		cvy_zero_missing(e, op);
 }
 
 const struct cvy_op_kind cvy_op_gather = {
@@ -98,13 +97,6 @@ static size_t scatter_give(struct cvy_engine *e, struct cvy_op *op, uint64_t i, 
 	return cvy_tick_bytes(op, i);
 }
 
-static void scatter_take(struct cvy_engine *e, struct cvy_op *op, uint64_t i, const uint8_t *bytes, size_t n)
-{
-	(void)e;
-	if (n == cvy_tick_bytes(op, i))
-		memcpy((uint8_t *)op->recv + i * op->piece, bytes, n);
-}
-
 const struct cvy_op_kind cvy_op_scatter = {
 	.name = "scatter",
 	.op_class = CVY_OP_ROOT,
@@ -112,7 +104,7 @@ const struct cvy_op_kind cvy_op_scatter = {
 	.publish = cvy_publish_parts,
 	.consume = scatter_consume,
 	.give = scatter_give,
-	.take = scatter_take,
+	.take = cvy_take_piece,
 	.parts = 1,
 	.own = 1,
 };

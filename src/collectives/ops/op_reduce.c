@@ -48,23 +48,29 @@ void cvy_publish_to_root(struct cvy_engine *e, struct cvy_op *op, uint64_t i, st
 	cvy_put(e, op->root, slot, bytes);
 }
 
-static void reduce_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
+/* Folds tick i of all sources, which have it @at a place in their lines, or in their slots. */
+static void fold(struct cvy_engine *e, struct cvy_op *op, uint64_t i, const uint8_t *own, int lined, size_t at)
 {
 	const struct cvy_site *here = cvy_site(e);
-	size_t at = i * op->piece;
 
-	if (op->root != here->rank)
-		return;
 	for (int k = 0; k < here->set.n; k++) {
 		if (k == here->set.self)
-			here->set.src[k] = op->input + at;
-		else if (in_line(op))
-			here->set.src[k] = cvy_source_line(e, op, i, k, 1)->data;
+			here->set.src[k] = own + i * op->piece;
+		else if (lined)
+			here->set.src[k] = cvy_source_line(e, op, i, k, 1)->data + at;
 		else
 			here->set.src[k] = cvy_source_piece(e, op, i, k);
 	}
-	cvy_reduce((uint8_t *)op->recv + at, here->set.src, here->set.n, cvy_tick_bytes(op, i) / op->elem, op->dtype,
-		   op->redop, op->bytes >= CVY_STREAM_BYTES);
+	cvy_reduce((uint8_t *)op->recv + i * op->piece, here->set.src, here->set.n, cvy_tick_bytes(op, i) / op->elem,
+		   op->dtype, op->redop, op->bytes >= CVY_STREAM_BYTES);
+}
+
+static void reduce_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
+{
+	const struct cvy_site *here = cvy_site(e);
+
+	if (op->root == here->rank)
+		fold(e, op, i, op->input, in_line(op), 0);
 }
 
 const struct cvy_op_kind cvy_op_reduce = {
@@ -118,20 +124,10 @@ void cvy_publish_parts(struct cvy_engine *e, struct cvy_op *op, uint64_t i, stru
 static void reduce_scatter_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
 {
 	const struct cvy_site *here = cvy_site(e);
-	size_t at = i * op->piece, own = (size_t)here->rank;
+	size_t own = (size_t)here->rank * op->bytes;
 
-	if (here->some_lost)
-		return;
-	for (int k = 0; k < here->set.n; k++) {
-		if (k == here->set.self)
-			here->set.src[k] = op->input + own * op->bytes + at;
-		else if (blocks_in_line(op))
-			here->set.src[k] = cvy_source_line(e, op, i, k, 1)->data + own * op->bytes;
-		else
-			here->set.src[k] = cvy_source_part(e, op, i, k);
-	}
-	cvy_reduce((uint8_t *)op->recv + at, here->set.src, here->set.n, cvy_tick_bytes(op, i) / op->elem, op->dtype,
-		   op->redop, op->bytes >= CVY_STREAM_BYTES);
+	if (!here->some_lost)
+		fold(e, op, i, op->input + own, blocks_in_line(op), own);
 }
 
 const struct cvy_op_kind cvy_op_reduce_scatter = {

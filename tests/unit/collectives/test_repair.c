@@ -162,7 +162,7 @@ TEST(what_came_before_its_link_broke_is_taken_without_the_others)
 	for (int i = 0; i < COUNT; i++)
 		sent[i] = (float)i + 1;
 	call();
-	memcpy((void *)(uintptr_t)cvy_source_part(f.engine, f.op, 0, 1), sent, sizeof(sent));
+	memcpy((void *)(uintptr_t)cvy_source_piece(f.engine, f.op, 0, 1), sent, sizeof(sent));
 	other_publishes();
 	cvy_engine_step(f.engine);
 	change();
