@@ -17,79 +17,38 @@ static ncclResult_t refuse(int *told, const char *call, const char *why)
 	return r;
 }
 
-#define REFUSE(why) \
-	do { \
+#define REFUSE(name, arguments, why) \
+	ncclResult_t name arguments \
+	{ \
 		static int told; \
 		return refuse(&told, __func__, why); \
-	} while (0)
+	}
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"
+
+REFUSE(ncclCommSuspend, (ncclComm_t comm, int flags), NO_SUSPENSION)
+REFUSE(ncclCommResume, (ncclComm_t comm), NO_SUSPENSION)
+REFUSE(ncclCommMemStats, (ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value), "memory is not counted")
+REFUSE(ncclPutSignal,
+       (const void *buffer, size_t count, ncclDataType_t type, int peer, ncclWindow_t window, size_t offset, int signal,
+	int context, unsigned int flags, ncclComm_t comm, ncclStream stream),
+       NO_SIGNALS)
+REFUSE(ncclSignal, (int peer, int signal, int context, unsigned int flags, ncclComm_t comm, ncclStream stream),
+       NO_SIGNALS)
+REFUSE(ncclWaitSignal, (int n, ncclWaitSignalDesc_t *signals, ncclComm_t comm, ncclStream stream), NO_SIGNALS)
+REFUSE(ncclWinGetUserPtr, (ncclComm_t comm, ncclWindow_t window, void **out), IN_PLACE_OF_WINDOWS)
+REFUSE(ncclDevCommCreate, (ncclComm_t comm, const void *requirements, void *out),
+       "kernels of NCCL's device interface cannot run on covey: see covey_device.h")
+REFUSE(ncclDevCommDestroy, (ncclComm_t comm, const void *out), "there is none: ncclDevCommCreate() refuses")
+REFUSE(ncclGetLsaMultimemDevicePointer, (ncclWindow_t window, size_t offset, void **out), IN_PLACE_OF_WINDOWS)
+REFUSE(ncclGetLsaDevicePointer, (ncclWindow_t window, size_t offset, int rank, void **out), IN_PLACE_OF_WINDOWS)
+REFUSE(ncclGetPeerDevicePointer, (ncclWindow_t window, size_t offset, int peer, void **out), IN_PLACE_OF_WINDOWS)
 
 /* The calls of the open group are forgotten, as after a simulation. */
 ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t *info)
 {
+	static int told;
+
 	cvy_nccl_group_drop();
-	REFUSE("times are not estimated; the calls of the group were dropped");
-}
-
-ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags)
-{
-	REFUSE(NO_SUSPENSION);
-}
-
-ncclResult_t ncclCommResume(ncclComm_t comm)
-{
-	REFUSE(NO_SUSPENSION);
-}
-
-ncclResult_t ncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value)
-{
-	REFUSE("memory is not counted");
-}
-
-ncclResult_t ncclPutSignal(const void *buffer, size_t count, ncclDataType_t type, int peer, ncclWindow_t window,
-			   size_t offset, int signal, int context, unsigned int flags, ncclComm_t comm,
-			   ncclStream stream)
-{
-	REFUSE(NO_SIGNALS);
-}
-
-ncclResult_t ncclSignal(int peer, int signal, int context, unsigned int flags, ncclComm_t comm, ncclStream stream)
-{
-	REFUSE(NO_SIGNALS);
-}
-
-ncclResult_t ncclWaitSignal(int n, ncclWaitSignalDesc_t *signals, ncclComm_t comm, ncclStream stream)
-{
-	REFUSE(NO_SIGNALS);
-}
-
-ncclResult_t ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t window, void **out)
-{
-	REFUSE(IN_PLACE_OF_WINDOWS);
-}
-
-ncclResult_t ncclDevCommCreate(ncclComm_t comm, const void *requirements, void *out)
-{
-	REFUSE("kernels of NCCL's device interface cannot run on covey: see covey_device.h");
-}
-
-ncclResult_t ncclDevCommDestroy(ncclComm_t comm, const void *out)
-{
-	REFUSE("there is none: ncclDevCommCreate() refuses");
-}
-
-ncclResult_t ncclGetLsaMultimemDevicePointer(ncclWindow_t window, size_t offset, void **out)
-{
-	REFUSE(IN_PLACE_OF_WINDOWS);
-}
-
-ncclResult_t ncclGetLsaDevicePointer(ncclWindow_t window, size_t offset, int rank, void **out)
-{
-	REFUSE(IN_PLACE_OF_WINDOWS);
-}
-
-ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t window, size_t offset, int peer, void **out)
-{
-	REFUSE(IN_PLACE_OF_WINDOWS);
+	return refuse(&told, __func__, "times are not estimated; the calls of the group were dropped");
 }

@@ -58,7 +58,7 @@ struct cvy_nccl_scaling {
 extern "C" {
 #endif
 int cvy_nccl_scale(const struct cvy_nccl_scaling *scaling, struct CUstream_st *stream);
-/* float8.cu: the same from an 8-bit float to f32; and from f32 back, without a scalar. */
+/* The same from an 8-bit float to f32; and from f32 back, without a scalar. */
 int cvy_nccl_widen(const struct cvy_nccl_scaling *scaling, struct CUstream_st *stream);
 int cvy_nccl_narrow(const struct cvy_nccl_scaling *scaling, struct CUstream_st *stream);
 #ifdef __cplusplus

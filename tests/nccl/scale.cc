@@ -1,3 +1,3 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernel of scaled sums, on a CPU. */
+/* The kernels of scaled sums and of 8-bit floats, on a CPU. */
 #include "../../src/nccl/scale.cu"
