@@ -51,6 +51,7 @@ struct cvy_agent {
 	int life_err;
 	int has_driver, has_thread;
 	int watch_dirty; /* view or links changed: choose again the peers to monitor */
+	unsigned views;	 /* of the driver, as they were then */
 	int tick_ms;
 	uint64_t look_ns;	/* time of the last look */
 	uint64_t done, done_ns; /* last operation decided here, and the time at which it was */
@@ -189,44 +190,6 @@ static void store_down(void *ctx, int err, const char *cause)
 	post(ctx, &event);
 }
 
-/* ---- From the driver to the handle ---------------------------------------------------------------- */
-
-static void on_joined(void *ctx, int err)
-{
-	struct cvy_agent *agent = ctx;
-
-	agent->args.observer.joined(agent->args.observer.ctx, err);
-}
-
-static void on_event(void *ctx, const struct covey_event *event)
-{
-	struct cvy_agent *agent = ctx;
-
-	agent->args.observer.event(agent->args.observer.ctx, event);
-}
-
-static void on_view(void *ctx, const struct cvy_view *view, int active)
-{
-	struct cvy_agent *agent = ctx;
-
-	agent->watch_dirty = 1;
-	agent->args.observer.view(agent->args.observer.ctx, view, active);
-}
-
-static void on_answer(void *ctx, uint64_t id, int err, const char *cause)
-{
-	struct cvy_agent *agent = ctx;
-
-	agent->args.observer.answer(agent->args.observer.ctx, id, err, cause);
-}
-
-static void on_ended(void *ctx, int err)
-{
-	struct cvy_agent *agent = ctx;
-
-	agent->args.observer.ended(agent->args.observer.ctx, err);
-}
-
 /* ---- Ticks ------------------------------------------------------------------------------------- */
 
 static void look_for_life(struct cvy_agent *agent, uint64_t now_ns)
@@ -235,9 +198,10 @@ static void look_for_life(struct cvy_agent *agent, uint64_t now_ns)
 
 	if (!CVY_GUARDED || agent->driver.ended || !view)
 		return;
-	if (agent->watch_dirty) {
+	if (agent->watch_dirty || agent->views != agent->driver.views) {
 		/* before the calls below, which may lead to the next view */
 		agent->watch_dirty = 0;
+		agent->views = agent->driver.views;
 		cvy_ping_view(agent->ping, view, cvy_group_rank(agent->driver.group));
 		if (cvy_detect_view(agent->detect, view, cvy_group_rank(agent->driver.group)))
 			agent->watch_dirty = 1; /* not all are watched: try again at the next look */
@@ -402,7 +366,6 @@ static int find_process(void *ctx, const char *host, const char *addr)
 
 static int start_driver(struct cvy_agent *agent)
 {
-	const struct cvy_observer observer = { agent, on_joined, on_event, on_view, on_answer, on_ended };
 	const struct cvy_config *config = agent->args.config;
 	struct cvy_page *own = agent->args.own_page;
 	uint8_t secret[32];
@@ -437,7 +400,7 @@ static int start_driver(struct cvy_agent *agent)
 	if (!err && own->nonce)
 		args.nonce = own->nonce;
 	if (!err)
-		err = cvy_driver_init(&agent->driver, &args, agent->args.seam, &observer, agent->args.box,
+		err = cvy_driver_init(&agent->driver, &args, agent->args.seam, &agent->args.observer, agent->args.box,
 				      cvy_now_ns());
 	sodium_memzero(secret, sizeof(secret));
 	free(alike);

@@ -76,7 +76,7 @@ int cvy_life_take(struct cvy_page *own)
 /* The page of exactly this incarnation; NULL: not mapped, or another incarnation's. */
 static const struct cvy_page *page_of(const struct cvy_detect *d, int rank, uint64_t inc)
 {
-	const struct cvy_page *page = d->args.seam->page(d->args.seam->ctx, rank);
+	const struct cvy_page *page = d->args.seam->page(d->args.seam->links, rank);
 
 	return page && (!page->inc || page->inc == inc) ? page : NULL;
 }

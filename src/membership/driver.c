@@ -37,14 +37,9 @@ static void store_call(struct cvy_driver *d, const struct cvy_action *a)
 
 static void identity(struct cvy_driver *d)
 {
-	struct cvy_identity id = { .rank = cvy_group_rank(d->group),
-				   .max_ranks = cvy_group_max_ranks(d->group),
-				   .inc = cvy_group_inc(d->group),
-				   .nonce = cvy_group_nonce(d->group) };
-	size_t n = strlen(cvy_group_gid(d->group));
+	struct cvy_identity id;
 
-	memcpy(id.gid, cvy_group_gid(d->group), n < sizeof(id.gid) ? n : sizeof(id.gid) - 1);
-	memcpy(id.secret, cvy_group_secret(d->group), sizeof(id.secret));
+	cvy_group_identity(d->group, &id);
 	d->seam->identity(d->seam->ctx, &id);
 }
 
@@ -107,19 +102,19 @@ static void apply(struct cvy_driver *d, const struct cvy_action *a)
 		store_call(d, a);
 		break;
 	case CVY_DO_SEND:
-		s->send(s->ctx, a->rank, a->inc, a->type, epoch_of(d), a->body, a->bytes);
+		s->send(s->links, a->rank, a->inc, a->type, epoch_of(d), a->body, a->bytes);
 		break;
 	case CVY_DO_IDENTITY:
 		identity(d);
 		break;
 	case CVY_DO_EXPECT:
-		s->expect(s->ctx, a->rank, a->inc);
+		s->expect(s->links, a->rank, a->inc);
 		break;
 	case CVY_DO_DIAL:
-		s->dial(s->ctx, a->rank, a->inc, a->text, a->host);
+		s->dial(s->links, a->rank, a->inc, a->text, a->host);
 		break;
 	case CVY_DO_DROP:
-		s->drop(s->ctx, a->rank, a->inc);
+		s->drop(s->links, a->rank, a->inc);
 		break;
 	case CVY_DO_LOOK:
 		look_up(d, a);
@@ -136,7 +131,7 @@ static void apply(struct cvy_driver *d, const struct cvy_action *a)
 		break;
 	case CVY_DO_REPAIR:
 		point(d, "repair");
-		s->repair(s->ctx, &a->ranks);
+		s->repair(s->engine, &a->ranks);
 		break;
 	case CVY_DO_THAW:
 		point(d, "thaw");
@@ -159,6 +154,7 @@ static void apply(struct cvy_driver *d, const struct cvy_action *a)
 		publish(d, a);
 		break;
 	case CVY_DO_VIEW:
+		d->views++;
 		if (d->observer.view)
 			d->observer.view(d->observer.ctx, a->view, (int)a->number);
 		break;
@@ -191,11 +187,11 @@ static void ping(struct cvy_driver *d, const struct cvy_msg *m)
 		return;
 	memcpy(&done, m->body, sizeof(done));
 	if (d->seam->peer_progress)
-		d->seam->peer_progress(d->seam->ctx, m->rank, done);
+		d->seam->peer_progress(d->seam->engine, m->rank, done);
 	if (m->type != CVY_MSG_PING)
 		return;
 	done = d->seam->progress(d->seam->ctx, &waiting);
-	d->seam->send(d->seam->ctx, m->rank, m->inc, CVY_MSG_PONG, epoch_of(d), &done, sizeof(done));
+	d->seam->send(d->seam->links, m->rank, m->inc, CVY_MSG_PONG, epoch_of(d), &done, sizeof(done));
 }
 
 /* 1: the message was not for the group. */
@@ -210,7 +206,7 @@ static int message(struct cvy_driver *d, const struct cvy_event *e)
 	case CVY_MSG_PULL:
 	case CVY_MSG_GIVE:
 		if (known(d, &e->msg))
-			d->seam->message(d->seam->ctx, &e->msg);
+			d->seam->message(d->seam->engine, &e->msg);
 		return 1;
 	default:
 		return 0;
@@ -284,7 +280,7 @@ static void describe(const struct cvy_driver *d, char text[CVY_STAT_TEXT])
 		n += strlen(text + n);
 	}
 	n += (size_t)snprintf(text + n, CVY_STAT_TEXT - n, ";");
-	d->seam->describe(d->seam->ctx, text + n, CVY_STAT_TEXT - n);
+	d->seam->describe(d->seam->links, text + n, CVY_STAT_TEXT - n);
 }
 
 static void handle(struct cvy_driver *d, struct cvy_event *e)

@@ -30,6 +30,7 @@ struct cvy_driver {
 	const struct cvy_seam *seam;
 	struct cvy_store *store; /* the owner's, NULL while there is none */
 	struct cvy_observer observer;
+	unsigned views; /* times that the observer was told of one */
 	struct cvy_errbox *box;
 	/* enum cvy_proc_found of the process at @host and @addr, set by the owner; NULL: no process can be looked up */
 	int (*find)(void *ctx, const char *host, const char *addr);

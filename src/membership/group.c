@@ -57,12 +57,9 @@ struct cvy_group_state *cvy_group_new(const struct cvy_group_args *args, uint64_
 		cvy_group_free(g);
 		return NULL;
 	}
-	g->args.addr = g->addr;
-	g->args.host = g->host;
-	g->args.name = g->name;
-	g->args.job = g->job;
-	g->args.alike = g->alike;
-	g->args.secret = NULL; /* not kept: copied above */
+	/* not kept: copied above */
+	g->args.addr = g->args.host = g->args.name = g->args.job = g->args.alike = NULL;
+	g->args.secret = NULL;
 	return g;
 }
 
@@ -360,19 +357,11 @@ const char *cvy_group_gid(const struct cvy_group_state *g)
 	return g->gid;
 }
 
-const uint8_t *cvy_group_secret(const struct cvy_group_state *g)
+void cvy_group_identity(const struct cvy_group_state *g, struct cvy_identity *id)
 {
-	return g->secret;
-}
-
-uint64_t cvy_group_nonce(const struct cvy_group_state *g)
-{
-	return g->args.nonce;
-}
-
-int cvy_group_max_ranks(const struct cvy_group_state *g)
-{
-	return g->max_ranks;
+	*id = (struct cvy_identity){ .rank = g->rank, .max_ranks = g->max_ranks, .inc = g->inc, .nonce = g->args.nonce };
+	memcpy(id->secret, g->secret, sizeof(id->secret));
+	cvy_text_set(id->gid, sizeof(id->gid), g->gid);
 }
 
 int cvy_group_retiring(const struct cvy_group_state *g)

@@ -7,6 +7,7 @@
 #define CVY_GROUP_H
 
 #include "event.h"
+#include "seam.h"
 #include "view.h"
 
 #define CVY_STAT_TEXT 320 /* `done,numbers;links` of a beat: 21, CVY_BEAT_TEXT, and 96 or more for links */
@@ -98,9 +99,7 @@ int cvy_group_active(const struct cvy_group_state *g);			/* the learned view is 
 int cvy_group_rank(const struct cvy_group_state *g);			/* -1 before registration */
 uint64_t cvy_group_inc(const struct cvy_group_state *g);
 const char *cvy_group_gid(const struct cvy_group_state *g);
-const uint8_t *cvy_group_secret(const struct cvy_group_state *g);
-uint64_t cvy_group_nonce(const struct cvy_group_state *g);
-int cvy_group_max_ranks(const struct cvy_group_state *g); /* the group's once registered */
-int cvy_group_retiring(const struct cvy_group_state *g);  /* marked `retire`, runs, has not begun to leave */
+void cvy_group_identity(const struct cvy_group_state *g, struct cvy_identity *id);
+int cvy_group_retiring(const struct cvy_group_state *g); /* marked `retire`, runs, has not begun to leave */
 
 #endif

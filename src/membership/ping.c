@@ -60,7 +60,7 @@ void cvy_ping_link(struct cvy_ping *ping, int rank, uint64_t inc, int up)
 static int remote(const struct cvy_ping *ping, const struct cvy_view *view, int rank)
 {
 	return covey_mask_has(&view->members, rank) && ping->peer[rank].inc == view->member[rank].inc &&
-	       !ping->args.seam->page(ping->args.seam->ctx, rank);
+	       !ping->args.seam->page(ping->args.seam->links, rank);
 }
 
 void cvy_ping_view(struct cvy_ping *ping, const struct cvy_view *view, int own_rank)
@@ -95,7 +95,7 @@ static void send_beat(struct cvy_ping *ping, int rank)
 	uint64_t done = seam->progress(seam->ctx, &waiting);
 
 	/* If the link does not take it, its break or its silence is reported. */
-	seam->send(seam->ctx, rank, ping->peer[rank].inc, CVY_MSG_PING, ping->epoch, &done, sizeof(done));
+	seam->send(seam->links, rank, ping->peer[rank].inc, CVY_MSG_PING, ping->epoch, &done, sizeof(done));
 }
 
 void cvy_ping_heard(struct cvy_ping *ping, int rank, uint64_t inc)

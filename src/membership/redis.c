@@ -283,23 +283,25 @@ static void dial_at(struct redis *r)
 		conn_open(&r->notices);
 }
 
-void cvy_redis_dial(struct redis *r, const struct cvy_redis_addresses *to, int port)
+/* NULL: the unix socket of the URL. */
+static void dial(struct redis *r, const struct cvy_redis_addresses *to, const char *why)
 {
+	if (why) {
+		cvy_redis_break(&r->calls, COVEY_ERR_STORE, 0, why);
+		return;
+	}
 	memset(&r->to, 0, sizeof(r->to));
 	if (to)
 		r->to = *to;
 	r->to.at = 0;
-	r->port = port;
 	r->tried[0] = '\0';
 	dial_at(r);
 }
 
-static void resolved(struct redis *r, const struct cvy_redis_addresses *to, const char *why)
+void cvy_redis_dial(struct redis *r, const char *host, int port)
 {
-	if (why)
-		cvy_redis_break(&r->calls, COVEY_ERR_STORE, 0, why);
-	else
-		cvy_redis_dial(r, to, r->url.server.port);
+	r->port = port;
+	cvy_redis_resolve(r, host, dial);
 }
 
 static void start(struct redis *r)
@@ -309,11 +311,11 @@ static void start(struct redis *r)
 	r->hops = 0;
 	r->named[0] = '\0';
 	if (r->url.path[0])
-		cvy_redis_dial(r, NULL, 0);
+		dial(r, NULL, NULL);
 	else if (r->url.sentinels)
 		cvy_redis_find_master(r);
 	else
-		cvy_redis_resolve(r, r->url.server.host, resolved);
+		cvy_redis_dial(r, r->url.server.host, r->url.server.port);
 }
 
 static void redis_close(struct cvy_store *store)

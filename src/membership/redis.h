@@ -107,8 +107,8 @@ void cvy_redis_break(struct conn *k, int err, int fatal, const char *cause);
 void cvy_redis_soon(struct redis *r);
 void cvy_redis_ready(struct conn *k); /* its greeting succeeded */
 
-/* Tries all addresses in order until one serves. NULL: the unix socket of the URL. */
-void cvy_redis_dial(struct redis *r, const struct cvy_redis_addresses *to, int port);
+/* Tries all addresses of @host in order until one serves. */
+void cvy_redis_dial(struct redis *r, const char *host, int port);
 /* The connection could not be made: @why becomes a part of the cause, with the address. */
 void cvy_redis_unreached(struct conn *k, const char *why);
 

@@ -65,14 +65,6 @@ void cvy_redis_moved(struct conn *k, const char *text)
 	}
 }
 
-static void resolved(struct redis *r, const struct cvy_redis_addresses *to, const char *why)
-{
-	if (why)
-		cvy_redis_break(&r->calls, COVEY_ERR_STORE, 0, why);
-	else
-		cvy_redis_dial(r, to, r->port);
-}
-
 int cvy_redis_follow(struct redis *r)
 {
 	struct cvy_redis_place to = r->moved;
@@ -82,7 +74,6 @@ int cvy_redis_follow(struct redis *r)
 		return 0;
 	snprintf(r->named, sizeof(r->named), " (%.60s:%d, which a node of the cluster names for the group's slot)",
 		 to.host, to.port);
-	r->port = to.port;
-	cvy_redis_resolve(r, to.host, resolved);
+	cvy_redis_dial(r, to.host, to.port);
 	return 1;
 }

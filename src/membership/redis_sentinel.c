@@ -85,28 +85,21 @@ static void bound_fire(void *ctx)
 	unreached(r, "no answer in time");
 }
 
-static void master_resolved(struct redis *r, const struct cvy_redis_addresses *to, const char *why)
-{
-	if (why)
-		cvy_redis_break(&r->calls, COVEY_ERR_STORE, 0, why);
-	else
-		cvy_redis_dial(r, to, r->port);
-}
-
 static void answered(struct redis *r, const redisReply *reply)
 {
 	const struct cvy_redis_place *s = &r->url.sentinel[r->ask.at];
 	redisReply **pair = reply->element;
 	char why[160], host[256];
+	int port;
 
 	if (reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 && pair[0]->type == REDIS_REPLY_STRING &&
 	    pair[1]->type == REDIS_REPLY_STRING && atoi(pair[1]->str) > 0) {
 		snprintf(host, sizeof(host), "%s", pair[0]->str);
-		r->port = atoi(pair[1]->str);
+		port = atoi(pair[1]->str);
 		snprintf(r->named, sizeof(r->named), " (%.60s:%d, which sentinel %.60s:%d names as master %.60s)", host,
-			 r->port, s->host, s->port, r->url.master);
+			 port, s->host, s->port, r->url.master);
 		ask_close(&r->ask);
-		cvy_redis_resolve(r, host, master_resolved);
+		cvy_redis_dial(r, host, port);
 	} else if (reply->type == REDIS_REPLY_NIL || (reply->type == REDIS_REPLY_ARRAY && (int)reply->elements <= 0)) {
 		snprintf(why, sizeof(why), "it knows no master named %.80s", r->url.master);
 		useless(r, why);

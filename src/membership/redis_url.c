@@ -102,9 +102,7 @@ static int parse_place(const char *at, size_t bytes, int port, struct cvy_redis_
 	size_t host;
 
 	if (bytes && *at == '[') {
-		after = memchr(at, ']', bytes);
-		if (!after)
-			return bad(box, "the [ of an IPv6 address has no ]");
+		after = memchr(at, ']', bytes); /* there is one (cvy_url_wrong) */
 		host = (size_t)(after++ - ++at);
 	} else {
 		after = memchr(at, ':', bytes);

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "list.h"
 #include "log.h"
 #include "mesh.h"
 
@@ -25,8 +26,11 @@
 #define HELD_MAX 1024
 #define SCRIBBLE_VIEWS 3 /* views after the last one whose stamps a late writer forges */
 
-enum kind { KILL = 1, STOP, DELAY, CUT, LATE, SCRIBBLE };
+enum kind { KILL, STOP, DELAY, CUT, LATE, SCRIBBLE, KINDS };
 enum what { PUT, SIGNAL, READ, POINT };
+
+static const char *const kind_names[KINDS] = { "kill", "stop", "delay", "cut", "late", "scribble" };
+static const char *const what_names[POINT] = { "put", "signal", "read" };
 
 struct rule {
 	enum kind kind;
@@ -78,6 +82,20 @@ static int eat(const char **at, const char *word)
 		return 0;
 	*at += n;
 	return 1;
+}
+
+/* One of the @n names, and the mark behind it: its index, or @n. */
+static int one_of(const char **at, const char *const *names, int n, const char *mark)
+{
+	for (int i = 0; i < n; i++) {
+		const char *behind = *at;
+
+		if (!eat(&behind, names[i]) || !eat(&behind, mark))
+			continue;
+		*at = behind;
+		return i;
+	}
+	return n;
 }
 
 static int number(const char **at, uint64_t *to)
@@ -146,15 +164,8 @@ static int parse_place(const char **at, struct rule *rule)
 		return parse_point(at, rule);
 	if (eat(at, "op:") && !parse_op(at, rule))
 		return 0;
-	if (eat(at, "put:"))
-		rule->what = PUT;
-	else if (eat(at, "signal:"))
-		rule->what = SIGNAL;
-	else if (eat(at, "read:"))
-		rule->what = READ;
-	else
-		return 0;
-	if (!number(at, &rule->count) || !rule->count)
+	rule->what = (enum what)one_of(at, what_names, POINT, ":");
+	if (rule->what == POINT || !number(at, &rule->count) || !rule->count)
 		return 0;
 	if (rule->kind == DELAY || rule->kind == LATE)
 		return eat(at, ":") && duration(at, &rule->ns);
@@ -165,25 +176,15 @@ static int parse_rule(const char **at, struct rule *rule)
 {
 	uint64_t rank;
 
-	if (eat(at, "kill@")) {
-		rule->kind = KILL;
-	} else if (eat(at, "stop@")) {
-		rule->kind = STOP;
-	} else if (eat(at, "delay@")) {
-		rule->kind = DELAY;
-	} else if (eat(at, "late@")) {
-		rule->kind = LATE;
-	} else if (eat(at, "scribble@")) {
-		rule->kind = SCRIBBLE;
-	} else if (eat(at, "cut:")) {
-		rule->kind = CUT;
-		if (!number(at, &rank) || rank >= COVEY_MAX_RANKS || !eat(at, "@"))
+	rule->kind = (enum kind)one_of(at, kind_names, KINDS, "");
+	if (rule->kind == KINDS)
+		return 0;
+	if (rule->kind == CUT) {
+		if (!eat(at, ":") || !number(at, &rank) || rank >= COVEY_MAX_RANKS)
 			return 0;
 		rule->rank = (int)rank;
-	} else {
-		return 0;
 	}
-	return parse_place(at, rule) && (rule->kind != LATE || rule->what == SIGNAL);
+	return eat(at, "@") && parse_place(at, rule) && (rule->kind != LATE || rule->what == SIGNAL);
 }
 
 static int parse(struct cvy_fault *fault, const char *plan, const char **at)
@@ -310,13 +311,11 @@ static void scribble(struct cvy_fault *fault)
 
 static void strike(struct cvy_fault *fault, struct rule *rule, int peer)
 {
-	static const char *const names[] = { "", "kill", "stop", "delay", "cut", "late", "scribble" };
-	static const char *const whats[] = { [PUT] = "put", [SIGNAL] = "signal", [READ] = "read" };
 	struct timespec pause = { (time_t)(rule->ns / 1000000000), (long)(rule->ns % 1000000000) };
 
 	rule->fired = 1;
-	cvy_warn("p2p", "fault plan: %s in operation %llu %s at its %s %llu (%llu of all), peer %d", names[rule->kind],
-		 (unsigned long long)fault->seq, fault->name, whats[rule->what],
+	cvy_warn("p2p", "fault plan: %s in operation %llu %s at its %s %llu (%llu of all), peer %d",
+		 kind_names[rule->kind], (unsigned long long)fault->seq, fault->name, what_names[rule->what],
 		 (unsigned long long)fault->in_op[rule->what], (unsigned long long)fault->total[rule->what], peer);
 	if (rule->kind == KILL)
 		kill(getpid(), SIGKILL);
@@ -338,7 +337,7 @@ void cvy_fault_point(struct cvy_fault *fault, const char *name)
 		if (rule->what != POINT || rule->fired || strcmp(rule->name, name) || ++rule->seen < rule->count)
 			continue;
 		rule->fired = 1;
-		cvy_warn("p2p", "fault plan: %s at %s %llu of the agent", rule->kind == KILL ? "kill" : "stop", name,
+		cvy_warn("p2p", "fault plan: %s at %s %llu of the agent", kind_names[rule->kind], name,
 			 (unsigned long long)rule->count);
 		raise(rule->kind == KILL ? SIGKILL : SIGSTOP);
 	}
@@ -536,12 +535,7 @@ static void fault_close(struct cvy_link *link)
 	struct wrapped *w = link->state;
 
 	forget(w);
-	for (struct wrapped **at = &w->fault->links; *at; at = &(*at)->next) {
-		if (*at == w) {
-			*at = w->next;
-			break;
-		}
-	}
+	CVY_UNLINK(w->fault->links, w, next);
 	w->inner->ops->close(w->inner);
 	free(w->inner);
 	free(w);

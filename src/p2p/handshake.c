@@ -35,7 +35,7 @@ struct transcript {
 	struct cvy_hello dialer, listener;
 };
 
-static void stranger_close(struct cvy_conn *conn)
+static void stranger_unlink(struct cvy_conn *conn)
 {
 	for (struct cvy_conn **at = &conn->mesh->strangers; *at; at = &(*at)->next) {
 		if (*at != conn)
@@ -44,18 +44,17 @@ static void stranger_close(struct cvy_conn *conn)
 		conn->mesh->stranger_count--;
 		break;
 	}
+}
+
+static void stranger_close(struct cvy_conn *conn)
+{
+	stranger_unlink(conn);
 	cvy_conn_close(conn);
 }
 
 static void stranger_keep(struct cvy_conn *conn)
 {
-	for (struct cvy_conn **at = &conn->mesh->strangers; *at; at = &(*at)->next) {
-		if (*at != conn)
-			continue;
-		*at = conn->next;
-		conn->mesh->stranger_count--;
-		break;
-	}
+	stranger_unlink(conn);
 	cvy_loop_cancel(conn->timer);
 	conn->timer = NULL;
 }

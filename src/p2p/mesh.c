@@ -41,7 +41,7 @@ void cvy_mesh_dial(void *ctx, int rank, uint64_t inc, const char *addr, const ch
 {
 	struct cvy_mesh *mesh = ctx;
 	struct cvy_peer *peer = peer_or_down(mesh, rank, inc);
-	int by_unix = cvy_mesh_same_host(mesh, host);
+	int by_unix = !strcmp(mesh->host, host);
 
 	if (!cvy_peer_begin(peer, inc, CVY_WANT_DIAL))
 		return;
@@ -108,13 +108,6 @@ struct cvy_page *cvy_mesh_page(void *ctx, int rank)
 	if (mesh->known && rank == mesh->id.rank)
 		return (struct cvy_page *)mesh->window->own;
 	return mesh->peer[rank] ? mesh->peer[rank]->page : NULL;
-}
-
-int cvy_mesh_same_host(void *ctx, const char *host)
-{
-	const struct cvy_mesh *mesh = ctx;
-
-	return !strcmp(mesh->host, host);
 }
 
 void cvy_mesh_describe(void *ctx, char *text, size_t bytes)

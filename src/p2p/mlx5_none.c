@@ -7,107 +7,82 @@
 
 #define NONE COVEY_ERR_UNSUPPORTED
 
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
 int cvy_nic_open(const struct cvy_nic_args *args, struct cvy_nic **out)
 {
-	(void)out;
 	return cvy_fail(args->box, NONE, -1, 0,
 			"no mlx5 queues: this libcovey was built without libibverbs and libmlx5 (libibverbs-dev)");
 }
 
 void cvy_nic_close(struct cvy_nic *nic)
 {
-	(void)nic;
 }
 
 const char *cvy_nic_name(const struct cvy_nic *nic)
 {
-	(void)nic;
 	return "none";
 }
 
 int cvy_nic_reserve(struct cvy_nic *nic, unsigned pairs, uint32_t depth, int registers)
 {
-	(void)nic;
-	(void)pairs;
-	(void)depth;
-	(void)registers;
 	return NONE;
 }
 
 int cvy_region_open(struct cvy_nic *nic, void *at, size_t bytes, int dmabuf_fd, struct cvy_region **out)
 {
-	(void)nic;
-	(void)at;
-	(void)bytes;
-	(void)dmabuf_fd;
-	(void)out;
 	return NONE;
 }
 
 void cvy_region_close(struct cvy_region *region)
 {
-	(void)region;
 }
 
 int cvy_pair_open(struct cvy_nic *nic, const struct cvy_pair_args *args, struct cvy_queue_pair **out)
 {
-	(void)nic;
-	(void)args;
-	(void)out;
 	return NONE;
 }
 
 void cvy_pair_name(const struct cvy_queue_pair *pair, struct cvy_pair_name *name)
 {
-	(void)pair;
 	*name = (struct cvy_pair_name){ 0 };
 }
 
 int cvy_pair_connect(struct cvy_queue_pair *pair, const struct cvy_pair_name *far)
 {
-	(void)pair;
-	(void)far;
 	return NONE;
 }
 
 void cvy_pair_queue(const struct cvy_queue_pair *pair, struct cvy_queue *queue)
 {
-	(void)pair;
 	*queue = (struct cvy_queue){ 0 };
 }
 
 int cvy_pair_check(struct cvy_queue_pair *pair, int rank)
 {
-	(void)pair;
-	(void)rank;
 	return NONE;
 }
 
 uint64_t cvy_pair_status(const struct cvy_queue_pair *pair)
 {
-	(void)pair;
 	return 0;
 }
 
 int cvy_pair_idle(const struct cvy_queue_pair *pair)
 {
-	(void)pair;
 	return 1;
 }
 
 int cvy_pair_stop(struct cvy_queue_pair *pair)
 {
-	(void)pair;
 	return NONE;
 }
 
 void cvy_pair_close(struct cvy_queue_pair *pair)
 {
-	(void)pair;
 }
 
 size_t cvy_pair_bytes(const struct cvy_queue_pair *pair)
 {
-	(void)pair;
 	return 0;
 }

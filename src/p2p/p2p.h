@@ -89,7 +89,6 @@ int cvy_mesh_send(void *mesh, int rank, uint64_t inc, int type, uint32_t epoch, 
 /* Sends a message with a descriptor. UNSUPPORTED: the peer is on another host. */
 int cvy_mesh_send_fd(struct cvy_mesh *mesh, int rank, uint64_t inc, int type, const void *body, uint32_t bytes, int fd);
 struct cvy_page *cvy_mesh_page(void *mesh, int rank);
-int cvy_mesh_same_host(void *mesh, const char *host);
 void cvy_mesh_describe(void *mesh, char *text, size_t bytes);
 /* Called by the engine in learn, engine's lock held: ends all writes of (rank, its inc), and our reads of it. */
 void cvy_mesh_fence(struct cvy_mesh *mesh, int rank);

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "list.h"
 #include "log.h"
 #include "mesh.h"
 
@@ -62,11 +63,7 @@ static int knock_free(struct cvy_knock *k)
 /* Frees the knock; its descriptor passes to the caller. */
 static int knock_end(struct cvy_knock *k)
 {
-	struct cvy_knock **at = &k->door->knocks;
-
-	while (*at != k)
-		at = &(*at)->next;
-	*at = k->next;
+	CVY_UNLINK(k->door->knocks, k, next);
 	k->door->strangers -= !k->opened;
 	return knock_free(k);
 }

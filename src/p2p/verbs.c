@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "list.h"
 #include "log.h"
 #include "rdma.h"
 #include "verbs.h"
@@ -90,12 +91,7 @@ void cvy_verbs_free(struct cvy_verbs *v)
 	peer = v->rdma->mesh->peer[v->rank];
 	if (peer && peer->verbs == v)
 		peer->verbs = NULL;
-	for (struct cvy_verbs **at = &v->rdma->first; *at; at = &(*at)->next) {
-		if (*at == v) {
-			*at = v->next;
-			break;
-		}
-	}
+	CVY_UNLINK(v->rdma->first, v, next);
 	if (v->established)
 		count_out(v);
 	cvy_loop_cancel(v->timer);

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "cores.h"
+#include "list.h"
 #include "log.h"
 #include "process.h"
 
@@ -155,12 +156,8 @@ void cvy_window_put(struct cvy_window *window)
 		return;
 	pthread_mutex_lock(&table_lock);
 	left = --window->refs;
-	for (struct cvy_window **at = &table; !left && *at; at = &(*at)->next) {
-		if (*at == window) {
-			*at = window->next;
-			break;
-		}
-	}
+	if (!left)
+		CVY_UNLINK(table, window, next);
 	pthread_mutex_unlock(&table_lock);
 	if (left)
 		return;

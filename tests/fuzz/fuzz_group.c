@@ -67,11 +67,6 @@ static struct cvy_page *no_page(void *ctx, int rank)
 	return NULL;
 }
 
-static int same_host(void *ctx, const char *host)
-{
-	return !strcmp(host, "h");
-}
-
 static void on_freeze(void *ctx, uint32_t epoch)
 {
 }
@@ -124,7 +119,6 @@ static const struct cvy_seam seam = { .identity = on_identity,
 				      .drop = on_expect,
 				      .send = on_send,
 				      .page = no_page,
-				      .same_host = same_host,
 				      .freeze = on_freeze,
 				      .learn = on_learn,
 				      .repair = on_repair,

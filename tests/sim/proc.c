@@ -141,11 +141,9 @@ static void thaw(void *ctx)
 	if (p->fenced != v->epoch)
 		sim_fail(p->sim, "I9: process %d begins view %u before it has fenced", p->id, v->epoch);
 	cvy_engine_thaw(p->engine);
-	if (p->sim->wrap == WRAP_TICK) { /* everybody begins there: ticks of a view are numbered alike */
+	if (p->sim->wrap == WRAP_TICK) /* everybody begins there: ticks of a view are numbered alike */
 		p->engine->tick = p->engine->complete = p->engine->floor =
 			0xc0000000u - (uint32_t)(sim_hash(p->sim->seed, v->epoch) % 40);
-		p->engine->done_word = p->engine->tick;
-	}
 }
 
 static void message(void *ctx, const struct cvy_msg *msg)
@@ -221,7 +219,7 @@ static void engine_open(struct proc *p)
 	p->engine->send_ctx = p;
 	p->engine->late_evict = p->sim->seed % 32 == 30; /* of the runs with deadlines, one in four */
 	p->seam = seam;
-	p->seam.ctx = p;
+	p->seam.ctx = p->seam.links = p->seam.engine = p;
 }
 
 static void joined(void *ctx, int err)

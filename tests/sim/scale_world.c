@@ -281,7 +281,7 @@ static void spawn(struct scale_world *w, int rank, int create)
 	args.host = host;
 	args.nonce = args.seed = (uint64_t)m->id + 1;
 	m->seam = seam;
-	m->seam.ctx = observer.ctx = m;
+	m->seam.ctx = m->seam.links = m->seam.engine = observer.ctx = m;
 	if (cvy_driver_init(&m->driver, &args, &m->seam, &observer, w->box, w->now))
 		abort();
 	m->endpoint.store.ops = &scale_store_ops;

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "list.h"
 #include "log.h"
 #include "pair.h"
 #include "metrics.h"
@@ -67,13 +68,8 @@ static void list_add(struct covey_group *group)
 
 static void list_del(struct covey_group *group)
 {
-	struct covey_group **at = &groups.first;
-
 	pthread_mutex_lock(&groups.lock);
-	while (*at && *at != group)
-		at = &(*at)->next;
-	if (*at)
-		*at = group->next;
+	CVY_UNLINK(groups.first, group, next);
 	pthread_mutex_unlock(&groups.lock);
 }
 
@@ -216,25 +212,6 @@ int covey_join_start(const struct covey_config *config, struct covey_group **out
 	return err;
 }
 
-static void timespec_of(struct timespec *t, uint64_t ns)
-{
-	t->tv_sec = (time_t)(ns / 1000000000ull);
-	t->tv_nsec = (long)(ns % 1000000000ull);
-}
-
-/* Under the lock: waits for the condition; TIMEOUT at the deadline (0: none). */
-static int await(struct covey_group *group, uint64_t deadline_ns)
-{
-	struct timespec until;
-
-	if (!deadline_ns) {
-		pthread_cond_wait(&group->changed, &group->lock);
-		return 0;
-	}
-	timespec_of(&until, deadline_ns);
-	return pthread_cond_timedwait(&group->changed, &group->lock, &until) == ETIMEDOUT ? COVEY_ERR_TIMEOUT : 0;
-}
-
 int covey_join_wait(struct covey_group *group, uint64_t deadline_ns)
 {
 	int err = 0, final;
@@ -247,7 +224,7 @@ int covey_join_wait(struct covey_group *group, uint64_t deadline_ns)
 	while (!group->join_done && !err) {
 		int ended = __atomic_load_n(&group->here->ended, __ATOMIC_ACQUIRE);
 
-		err = ended ? ended : await(group, deadline_ns);
+		err = ended ? ended : cvy_handle_await(group, deadline_ns);
 	}
 	if (group->join_done)
 		err = group->join_err;
@@ -319,13 +296,8 @@ static int leave(struct covey_group *group, uint64_t deadline_ns)
 	while (!err && !work.answered)
 		err = __atomic_load_n(&group->here->ended, __ATOMIC_ACQUIRE) == COVEY_ERR_ABORTED
 			      ? COVEY_ERR_ABORTED
-			      : await(group, deadline_ns);
-	for (struct covey_work **at = &group->asked; *at; at = &(*at)->next) {
-		if (*at == &work) {
-			*at = work.next;
-			break;
-		}
-	}
+			      : cvy_handle_await(group, deadline_ns);
+	CVY_UNLINK(group->asked, &work, next);
 	if (work.answered)
 		err = work.err;
 	pthread_mutex_unlock(&group->lock);

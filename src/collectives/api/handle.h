@@ -70,6 +70,8 @@ struct cvy_errbox *cvy_handle_box(struct covey_group *group);
 int cvy_handle_check(struct covey_group *group);
 /* the same, and a joiner must have called covey_admit; never 0 for NULL, which lint does not see: callers ask again */
 int cvy_handle_check_op(struct covey_group *group);
+/* work.c. Under the lock: waits for a change; TIMEOUT at the deadline (0: none). */
+int cvy_handle_await(struct covey_group *group, uint64_t deadline_ns);
 
 void cvy_handle_seam(struct covey_group *group); /* fills group->seam and the engine's sink and send */
 /* A message to a member, with a descriptor or -1. Agent's thread. */

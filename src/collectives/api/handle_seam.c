@@ -27,26 +27,6 @@ static void seam_identity(void *ctx, const struct cvy_identity *id)
 	cvy_metrics_serve(group->metrics, id->rank);
 }
 
-static void seam_expect(void *ctx, int rank, uint64_t inc)
-{
-	cvy_mesh_expect(((struct covey_group *)ctx)->mesh, rank, inc);
-}
-
-static void seam_dial(void *ctx, int rank, uint64_t inc, const char *addr, const char *host)
-{
-	cvy_mesh_dial(((struct covey_group *)ctx)->mesh, rank, inc, addr, host);
-}
-
-static void seam_drop(void *ctx, int rank, uint64_t inc)
-{
-	cvy_mesh_drop(((struct covey_group *)ctx)->mesh, rank, inc);
-}
-
-static int seam_send(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes)
-{
-	return cvy_mesh_send(((struct covey_group *)ctx)->mesh, rank, inc, type, epoch, body, bytes);
-}
-
 int cvy_handle_send(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes,
 		    int fd)
 {
@@ -54,21 +34,6 @@ int cvy_handle_send(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch,
 
 	return fd < 0 ? cvy_mesh_send(group->mesh, rank, inc, type, epoch, body, bytes)
 		      : cvy_mesh_send_fd(group->mesh, rank, inc, type, body, bytes, fd);
-}
-
-static struct cvy_page *seam_page(void *ctx, int rank)
-{
-	return cvy_mesh_page(((struct covey_group *)ctx)->mesh, rank);
-}
-
-static int seam_same_host(void *ctx, const char *host)
-{
-	return cvy_mesh_same_host(((struct covey_group *)ctx)->mesh, host);
-}
-
-static void seam_describe(void *ctx, char *text, size_t bytes)
-{
-	cvy_mesh_describe(((struct covey_group *)ctx)->mesh, text, bytes);
 }
 
 /* Once a second: whom this rank waits for is looked up here, so that no operation has to record it. */
@@ -106,11 +71,6 @@ static void seam_learn(void *ctx, const struct cvy_view *view, const struct cove
 	cvy_engine_learn(group->engine, view, removed, lag);
 }
 
-static void seam_repair(void *ctx, const struct covey_mask *holders)
-{
-	cvy_engine_repair(((struct covey_group *)ctx)->engine, holders);
-}
-
 static void seam_thaw(void *ctx)
 {
 	struct covey_group *group = ctx;
@@ -118,11 +78,6 @@ static void seam_thaw(void *ctx)
 	if (group->device)
 		cvy_device_thaw(group->device);
 	cvy_engine_thaw(group->engine);
-}
-
-static void seam_message(void *ctx, const struct cvy_msg *msg)
-{
-	cvy_engine_message(((struct covey_group *)ctx)->engine, msg);
 }
 
 static void seam_stop(void *ctx, int err)
@@ -154,11 +109,6 @@ static int seam_retire(void *ctx)
 
 	cvy_engine_ask_progress(group->engine, cvy_now_ns());
 	return cvy_engine_retire(group->engine) && (!group->device || cvy_device_may_leave(group->device, 1));
-}
-
-static void seam_peer_progress(void *ctx, int rank, uint64_t done)
-{
-	cvy_engine_peer_progress(((struct covey_group *)ctx)->engine, rank, done);
 }
 
 static void seam_point(void *ctx, const char *name)
@@ -205,24 +155,25 @@ void cvy_handle_seam(struct covey_group *group)
 {
 	group->seam = (struct cvy_seam){
 		.ctx = group,
+		.links = group->mesh,
+		.engine = group->engine,
 		.identity = seam_identity,
-		.expect = seam_expect,
-		.dial = seam_dial,
-		.drop = seam_drop,
-		.send = seam_send,
-		.page = seam_page,
-		.same_host = seam_same_host,
-		.describe = seam_describe,
+		.expect = cvy_mesh_expect,
+		.dial = cvy_mesh_dial,
+		.drop = cvy_mesh_drop,
+		.send = cvy_mesh_send,
+		.page = cvy_mesh_page,
+		.describe = cvy_mesh_describe,
 		.numbers = seam_numbers,
 		.freeze = seam_freeze,
 		.learn = seam_learn,
-		.repair = seam_repair,
+		.repair = cvy_engine_repair,
 		.thaw = seam_thaw,
-		.message = seam_message,
+		.message = cvy_engine_message,
 		.stop = seam_stop,
 		.progress = seam_progress,
 		.retire = seam_retire,
-		.peer_progress = seam_peer_progress,
+		.peer_progress = cvy_engine_peer_progress,
 		.point = cvy_mesh_fault(group->mesh) ? seam_point : NULL,
 	};
 	cvy_engine_connect(group->engine, group->device ? cvy_device_sink(group->device) : cvy_agent_sink(group->agent),

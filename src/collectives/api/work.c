@@ -3,13 +3,16 @@
  * Works: operations on host memory, operations on a device (device_work.c), and requests for change, which the agent
  * answers.
  */
+#include <errno.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "call.h"
 #include "clock.h"
 #include "device_message.h"
 #include "device_work.h"
 #include "handle.h"
+#include "list.h"
 #include "pair.h"
 
 struct covey_work *cvy_work_of(struct covey_group *group, struct cvy_op *op)
@@ -109,21 +112,25 @@ int covey_work_test(struct covey_work *work, struct covey_result *result)
 	return err && cvy_work_aborted(work) ? COVEY_ERR_ABORTED : err;
 }
 
+int cvy_handle_await(struct covey_group *group, uint64_t deadline_ns)
+{
+	struct timespec until = { (time_t)(deadline_ns / 1000000000ull), (long)(deadline_ns % 1000000000ull) };
+
+	if (!deadline_ns) {
+		pthread_cond_wait(&group->changed, &group->lock);
+		return 0;
+	}
+	return pthread_cond_timedwait(&group->changed, &group->lock, &until) == ETIMEDOUT ? COVEY_ERR_TIMEOUT : 0;
+}
+
 static int wait_request(struct covey_work *work, uint64_t deadline_ns, struct covey_result *result)
 {
 	struct covey_group *group = work->group;
-	struct timespec until = { (time_t)(deadline_ns / 1000000000ull), (long)(deadline_ns % 1000000000ull) };
 	int err = 0, answered;
 
 	pthread_mutex_lock(&group->lock);
-	while (!work->answered && !err) {
-		if (cvy_work_aborted(work))
-			err = COVEY_ERR_ABORTED;
-		else if (!deadline_ns)
-			pthread_cond_wait(&group->changed, &group->lock);
-		else if (pthread_cond_timedwait(&group->changed, &group->lock, &until))
-			err = COVEY_ERR_TIMEOUT;
-	}
+	while (!work->answered && !err)
+		err = cvy_work_aborted(work) ? COVEY_ERR_ABORTED : cvy_handle_await(group, deadline_ns);
 	answered = work->answered;
 	if (answered) {
 		request_result(work, result);
@@ -229,12 +236,7 @@ void covey_work_free(struct covey_work *work)
 			cvy_device_receipt_free(work->group->device, work->receipt);
 	} else if (!work->group->forked) {
 		pthread_mutex_lock(&work->group->lock);
-		for (struct covey_work **at = &work->group->asked; *at; at = &(*at)->next) {
-			if (*at == work) {
-				*at = work->next;
-				break;
-			}
-		}
+		CVY_UNLINK(work->group->asked, work, next);
 		pthread_mutex_unlock(&work->group->lock);
 	}
 	free(work);

@@ -46,6 +46,16 @@ void cvy_engine_look_far(struct cvy_engine *e)
 	e->looks = UINT_MAX;
 }
 
+void cvy_engine_look_at_push(struct cvy_engine *e)
+{
+	for (int i = 0; i < e->here.set.npush; i++) {
+		struct cvy_link *link = cvy_push_link(e, i);
+
+		if (link && link->ops->poll)
+			link->ops->poll(link);
+	}
+}
+
 int cvy_engine_look_at_links(struct cvy_engine *e)
 {
 	struct few few = awaited(e);

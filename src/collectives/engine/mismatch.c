@@ -188,12 +188,8 @@ static uint32_t tick_of(const struct cvy_engine *e, uint64_t seq)
 /* Reads lines that are still on their way, since they name the calls. */
 static void hear(struct cvy_engine *e)
 {
-	for (int i = 0; !e->active && i < e->here.set.npush; i++) {
-		struct cvy_link *link = cvy_push_link(e, i);
-
-		if (link && link->ops->poll)
-			link->ops->poll(link);
-	}
+	if (!e->active)
+		cvy_engine_look_at_push(e);
 }
 
 /* The k-th source's line of an operation that has not begun here. NULL: it is not there. */

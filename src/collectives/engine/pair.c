@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "clock.h"
+#include "list.h"
 #include "log.h"
 
 const struct cvy_op_kind cvy_op_send = { .name = "send", .op_class = CVY_OP_PAIR };
@@ -120,17 +121,8 @@ static void pair_fail(struct cvy_engine *e, struct cvy_pair *p, int err)
 
 static void pair_free(struct cvy_engine *e, struct cvy_pair *p)
 {
-	struct cvy_pair **at = &e->pairs->all;
-
-	while (*at != p)
-		at = &(*at)->next;
-	*at = p->next;
-	for (at = &e->pairs->active; *at; at = &(*at)->next_active) {
-		if (*at == p) {
-			*at = p->next_active;
-			break;
-		}
-	}
+	CVY_UNLINK(e->pairs->all, p, next);
+	CVY_UNLINK(e->pairs->active, p, next_active);
 	e->pairs->of[p->rank] = NULL;
 	free(p);
 }

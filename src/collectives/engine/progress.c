@@ -7,6 +7,7 @@
 
 #include "clock.h"
 #include "engine_state.h"
+#include "list.h"
 #include "pair_state.h"
 #include "process.h"
 
@@ -138,13 +139,8 @@ int cvy_progress_add(struct cvy_engine *e)
 
 void cvy_progress_remove(struct cvy_engine *e)
 {
-	struct cvy_engine **at = &progress.first;
-
 	pthread_mutex_lock(&progress.lock);
-	while (*at && *at != e)
-		at = &(*at)->next_engine;
-	if (*at)
-		*at = e->next_engine;
+	CVY_UNLINK(progress.first, e, next_engine);
 	while (progress.stepping == e)
 		pthread_cond_wait(&progress.left, &progress.lock);
 	pthread_mutex_unlock(&progress.lock);

@@ -210,12 +210,7 @@ static void go_on(struct cvy_engine *e, struct cvy_op *op)
 /* A private operation of which all sources had published: continues under the old stamps. */
 static int resume(struct cvy_engine *e, struct cvy_op *op)
 {
-	for (int i = 0; i < e->here.set.npush; i++) {
-		struct cvy_link *link = cvy_push_link(e, i);
-
-		if (link && link->ops->poll)
-			link->ops->poll(link);
-	}
+	cvy_engine_look_at_push(e);
 	go_on(e, op);
 	while (e->head == op && links_renewed(e, op)) /* puts on a replaced link never come: those sources are masked */
 		go_on(e, op);

@@ -81,7 +81,6 @@ void cvy_tell_done(struct cvy_engine *e, const struct cvy_op *op, uint32_t tick)
 {
 	struct cvy_line *line = &e->here.own->done;
 
-	e->done_word = tick;
 	if (CVY_GUARDED && op)
 		cvy_engine_tell_calls(e, op, tick);
 	__atomic_store_n(&line->tag, cvy_tag(e->here.epoch, tick), __ATOMIC_RELEASE);

@@ -55,12 +55,11 @@ struct cvy_engine {
 	uint64_t done, ent;	/* PROTOCOL section 2 */
 	uint64_t adm;
 	int mismatch;
-	uint32_t tick;	    /* last tick that belongs to a begun operation */
-	uint64_t tick_seq;  /* that operation; operations decided by a repair do not change tick */
-	uint32_t complete;  /* last tick completed here */
-	uint32_t floor;	    /* every admitted rank has completed ticks up to here */
-	uint32_t done_word; /* last tick written to the own done line */
-	uint64_t wanted;    /* seq for which a change was asked, to ask once */
+	uint32_t tick;	   /* last tick that belongs to a begun operation */
+	uint64_t tick_seq; /* that operation; operations decided by a repair do not change tick */
+	uint32_t complete; /* last tick completed here */
+	uint32_t floor;	   /* every admitted rank has completed ticks up to here */
+	uint64_t wanted;   /* seq for which a change was asked, to ask once */
 
 	/* Calls that may have ended before anybody was heard (mismatch.c). */
 	uint32_t past;			     /* hash of all calls after `since`, each with its number */
@@ -202,6 +201,7 @@ void cvy_say_done(struct cvy_engine *e); /* sends the done line as it is, after 
 /* The same with this tick, and the word of the call that ends with it; NULL: without a word. */
 void cvy_tell_done(struct cvy_engine *e, const struct cvy_op *op, uint32_t tick);
 int cvy_engine_look_at_links(struct cvy_engine *e); /* links.c; 1: something moved */
+void cvy_engine_look_at_push(struct cvy_engine *e); /* at all that this rank pushes to */
 void cvy_engine_look_far(struct cvy_engine *e);	    /* the next look is at all links; lock held */
 #define CVY_FEW_BYTES (32u << 10) /* of an operation: more come from all links at once, and are taken as they come */
 /* Transports that still hold bytes of decided operations. */
