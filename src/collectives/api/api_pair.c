@@ -169,34 +169,20 @@ static int start(struct covey_group *group, const struct message *m, struct cove
 	return 0;
 }
 
-int covey_send(const void *buf, size_t count, int dtype, int peer, int tag, struct covey_group *group,
-	       struct CUstream_st *stream, struct covey_result *result)
-{
-	struct message m = { buf, NULL, 1, count, dtype, peer, tag, stream };
+/* A call: its blocking form and its start. */
+#define CALL(name, sending, buffer, ...) \
+	int covey_##name(buffer, size_t count, int dtype, int peer, int tag, struct covey_group *group, \
+			 struct CUstream_st *stream, struct covey_result *result) \
+	{ \
+		struct message m = { __VA_ARGS__, sending, count, dtype, peer, tag, stream }; \
+		return run(group, &m, result); \
+	} \
+	int covey_##name##_start(buffer, size_t count, int dtype, int peer, int tag, struct covey_group *group, \
+				 struct CUstream_st *stream, struct covey_work **work) \
+	{ \
+		struct message m = { __VA_ARGS__, sending, count, dtype, peer, tag, stream }; \
+		return start(group, &m, work); \
+	}
 
-	return run(group, &m, result);
-}
-
-int covey_send_start(const void *buf, size_t count, int dtype, int peer, int tag, struct covey_group *group,
-		     struct CUstream_st *stream, struct covey_work **work)
-{
-	struct message m = { buf, NULL, 1, count, dtype, peer, tag, stream };
-
-	return start(group, &m, work);
-}
-
-int covey_recv(void *buf, size_t count, int dtype, int peer, int tag, struct covey_group *group,
-	       struct CUstream_st *stream, struct covey_result *result)
-{
-	struct message m = { NULL, buf, 0, count, dtype, peer, tag, stream };
-
-	return run(group, &m, result);
-}
-
-int covey_recv_start(void *buf, size_t count, int dtype, int peer, int tag, struct covey_group *group,
-		     struct CUstream_st *stream, struct covey_work **work)
-{
-	struct message m = { NULL, buf, 0, count, dtype, peer, tag, stream };
-
-	return start(group, &m, work);
-}
+CALL(send, 1, const void *buf, buf, NULL)
+CALL(recv, 0, void *buf, NULL, buf)

@@ -47,15 +47,15 @@ struct callv {
 	const size_t *sendcounts, *senddispls, *recvcounts, *recvdispls;
 };
 
-/* bytes from the start of an in-place buffer that results may overwrite */
-static size_t extent(const struct callv *v, int size, size_t elem)
+/* Elements from the start of a buffer to the end of the last of its blocks. */
+static size_t end_of(const size_t *counts, const size_t *displs, int size)
 {
 	size_t end = 0;
 
 	for (int r = 0; r < size; r++)
-		if (v->sendcounts[r] && v->senddispls[r] + v->sendcounts[r] > end)
-			end = v->senddispls[r] + v->sendcounts[r];
-	return end * elem;
+		if (counts[r] && displs[r] + counts[r] > end)
+			end = displs[r] + counts[r];
+	return end;
 }
 
 /* Do the bytes and offsets of all blocks fit a size_t? */
@@ -70,14 +70,14 @@ static int countable(const struct callv *v, int size)
 	return 1;
 }
 
-struct block { /* in elements */
-	size_t at, n;
-	int rank;
+struct extent { /* of a block: in elements of its buffer, or in memory */
+	uintptr_t at, end;
+	int rank, received;
 };
 
 static int by_place(const void *a, const void *b)
 {
-	const struct block *x = a, *y = b;
+	const struct extent *x = a, *y = b;
 
 	return (x->at > y->at) - (x->at < y->at);
 }
@@ -86,7 +86,7 @@ static int by_place(const void *a, const void *b)
 static int check_apart(struct covey_group *group, const char *what, const size_t *counts, const size_t *displs)
 {
 	int size = group->here->size, n = 0, sorted = 1;
-	struct block *b, few[16];
+	struct extent *b, few[16];
 
 	for (int r = 1; sorted && r < size; r++)
 		sorted = displs[r] >= displs[r - 1] + counts[r - 1];
@@ -97,15 +97,16 @@ static int check_apart(struct covey_group *group, const char *what, const size_t
 		return cvy_fail(group->box, COVEY_ERR_NOMEM, -1, 0, "%s: no memory to compare %d blocks", what, size);
 	for (int r = 0; r < size; r++)
 		if (counts[r])
-			b[n++] = (struct block){ displs[r], counts[r], r };
+			b[n++] = (struct extent){ displs[r], displs[r] + counts[r], r, 1 };
 	qsort(b, (size_t)n, sizeof(*b), by_place);
 	for (int i = 1; i < n; i++) {
-		if (b[i].at >= b[i - 1].at + b[i - 1].n)
+		if (b[i].at >= b[i - 1].end)
 			continue;
 		cvy_fail(group->box, COVEY_ERR_INVAL, group->here->rank, group->here->epoch,
 			 "%s: the block of rank %d in recv, elements %zu to %zu, stands over that of rank %d, which "
 			 "begins at %zu",
-			 what, b[i - 1].rank, b[i - 1].at, b[i - 1].at + b[i - 1].n - 1, b[i].rank, b[i].at);
+			 what, b[i - 1].rank, (size_t)b[i - 1].at, (size_t)b[i - 1].end - 1, b[i].rank,
+			 (size_t)b[i].at);
 		sorted = -1;
 		break;
 	}
@@ -114,30 +115,13 @@ static int check_apart(struct covey_group *group, const char *what, const size_t
 	return sorted < 0 ? COVEY_ERR_INVAL : 0;
 }
 
-struct extent { /* of a block, in memory */
-	uintptr_t at, end;
-	int received;
-};
-
-static int by_address(const void *a, const void *b)
-{
-	const struct extent *x = a, *y = b;
-
-	return (x->at > y->at) - (x->at < y->at);
-}
-
 /* Do the two buffers meet, from the first to the last of their bytes? Mostly not; then no block need be looked at. */
 static int buffers_meet(const struct callv *v, int size, size_t elem)
 {
 	uintptr_t send = (uintptr_t)v->c.send, recv = (uintptr_t)v->c.recv;
-	size_t sent = 0, received = 0;
+	size_t sent = end_of(v->sendcounts, v->senddispls, size);
+	size_t received = end_of(v->recvcounts, v->recvdispls, size);
 
-	for (int r = 0; r < size; r++) {
-		if (v->sendcounts[r] && v->senddispls[r] + v->sendcounts[r] > sent)
-			sent = v->senddispls[r] + v->sendcounts[r];
-		if (v->recvcounts[r] && v->recvdispls[r] + v->recvcounts[r] > received)
-			received = v->recvdispls[r] + v->recvcounts[r];
-	}
 	return send < recv + received * elem && recv < send + sent * elem;
 }
 
@@ -159,11 +143,11 @@ static int check_sent(struct covey_group *group, const struct callv *v, size_t e
 		uintptr_t recv = (uintptr_t)v->c.recv + v->recvdispls[r] * elem;
 
 		if (v->sendcounts[r])
-			x[n++] = (struct extent){ send, send + v->sendcounts[r] * elem, 0 };
+			x[n++] = (struct extent){ send, send + v->sendcounts[r] * elem, r, 0 };
 		if (v->recvcounts[r])
-			x[n++] = (struct extent){ recv, recv + v->recvcounts[r] * elem, 1 };
+			x[n++] = (struct extent){ recv, recv + v->recvcounts[r] * elem, r, 1 };
 	}
-	qsort(x, (size_t)n, sizeof(*x), by_address);
+	qsort(x, (size_t)n, sizeof(*x), by_place);
 	for (int i = 0; i < n && !meet; i++) {
 		meet = x[i].at < end[!x[i].received];
 		if (x[i].end > end[x[i].received])
@@ -236,7 +220,7 @@ static int makev(struct covey_group *group, const struct cvy_call *c, struct cvy
 	err = cvy_call_make(group, &v->c, &op);
 	if (err)
 		return err;
-	op->input_bytes = v->c.send == v->c.recv ? extent(v, size, op->elem) : 0;
+	op->input_bytes = v->c.send == v->c.recv ? end_of(v->sendcounts, v->senddispls, size) * op->elem : 0;
 	err = cvy_alltoallv_plan(group->engine, op, size, v->sendcounts, v->senddispls, v->recvcounts, v->recvdispls);
 	if (err) {
 		cvy_op_put(op);
@@ -270,32 +254,6 @@ static int launchv(struct covey_group *group, const void *arg, struct covey_resu
 }
 
 static const struct cvy_call_form alltoallv = { makev, launchv };
-
-int covey_alltoallv(const void *send, const size_t *sendcounts, const size_t *senddispls, void *recv,
-		    const size_t *recvcounts, const size_t *recvdispls, int dtype, struct covey_group *group,
-		    struct CUstream_st *stream, struct covey_result *result)
-{
-	struct callv v = { { &cvy_op_alltoallv, send, recv, 0, dtype, 0, 0, stream },
-			   sendcounts,
-			   senddispls,
-			   recvcounts,
-			   recvdispls };
-
-	return cvy_call_run(group, &alltoallv, &v.c, result);
-}
-
-int covey_alltoallv_start(const void *send, const size_t *sendcounts, const size_t *senddispls, void *recv,
-			  const size_t *recvcounts, const size_t *recvdispls, int dtype, struct covey_group *group,
-			  struct CUstream_st *stream, struct covey_work **work)
-{
-	struct callv v = { { &cvy_op_alltoallv, send, recv, 0, dtype, 0, 0, stream },
-			   sendcounts,
-			   senddispls,
-			   recvcounts,
-			   recvdispls };
-
-	return cvy_call_start(group, &alltoallv, &v.c, work);
-}
 
 /* ---- allgatherv ---- */
 
@@ -404,19 +362,28 @@ static int launchg(struct covey_group *group, const void *arg, struct covey_resu
 
 static const struct cvy_call_form allgatherv = { makeg, launchg };
 
-int covey_allgatherv(const void *send, size_t sendcount, void *recv, const size_t *recvcounts, const size_t *recvdispls,
-		     int dtype, struct covey_group *group, struct CUstream_st *stream, struct covey_result *result)
-{
-	struct callg g = { { &cvy_op_allgatherv, send, recv, sendcount, dtype, 0, 0, stream }, recvcounts, recvdispls };
+/* ---- calls ---- */
 
-	return cvy_call_run(group, &allgatherv, &g.c, result);
-}
+/* A collective: its blocking form and its start, of the arguments in the first parentheses; then its count. */
+#define CALL(name, call, arguments, count, ...) \
+	int covey_##name(EACH arguments, int dtype, struct covey_group *group, struct CUstream_st *stream, \
+			 struct covey_result *result) \
+	{ \
+		struct call c = { { &cvy_op_##name, send, recv, count, dtype, 0, 0, stream }, __VA_ARGS__ }; \
+		return cvy_call_run(group, &name, &c.c, result); \
+	} \
+	int covey_##name##_start(EACH arguments, int dtype, struct covey_group *group, struct CUstream_st *stream, \
+				 struct covey_work **work) \
+	{ \
+		struct call c = { { &cvy_op_##name, send, recv, count, dtype, 0, 0, stream }, __VA_ARGS__ }; \
+		return cvy_call_start(group, &name, &c.c, work); \
+	}
+#define EACH(...) __VA_ARGS__
 
-int covey_allgatherv_start(const void *send, size_t sendcount, void *recv, const size_t *recvcounts,
-			   const size_t *recvdispls, int dtype, struct covey_group *group, struct CUstream_st *stream,
-			   struct covey_work **work)
-{
-	struct callg g = { { &cvy_op_allgatherv, send, recv, sendcount, dtype, 0, 0, stream }, recvcounts, recvdispls };
-
-	return cvy_call_start(group, &allgatherv, &g.c, work);
-}
+CALL(alltoallv, callv,
+     (const void *send, const size_t *sendcounts, const size_t *senddispls, void *recv, const size_t *recvcounts,
+      const size_t *recvdispls),
+     0, sendcounts, senddispls, recvcounts, recvdispls)
+CALL(allgatherv, callg,
+     (const void *send, size_t sendcount, void *recv, const size_t *recvcounts, const size_t *recvdispls), sendcount,
+     recvcounts, recvdispls)

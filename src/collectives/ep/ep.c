@@ -36,15 +36,13 @@ int cvy_ep_take_struct(struct covey_group *group, void *to, size_t known, const 
 
 	memset(to, 0, known);
 	if (!from)
-		return cvy_fail(cvy_handle_box(group), COVEY_ERR_INVAL, -1, 0, "%s is NULL", name);
+		return cvy_ep_refuse(group, "%s is NULL", name);
 	memcpy(&size, from, sizeof(size));
 	if (size < sizeof(size))
-		return cvy_fail(cvy_handle_box(group), COVEY_ERR_INVAL, -1, 0,
-				"%s: size is not set: use its initialiser", name);
+		return cvy_ep_refuse(group, "%s: size is not set: use its initialiser", name);
 	for (size_t i = known; i < size; i++)
 		if (((const uint8_t *)from)[i])
-			return cvy_fail(cvy_handle_box(group), COVEY_ERR_INVAL, -1, 0,
-					"%s: a field is set that this version does not know", name);
+			return cvy_ep_refuse(group, "%s: a field is set that this version does not know", name);
 	memcpy(to, from, size < known ? size : known);
 	return 0;
 }
@@ -53,8 +51,7 @@ static int in_range(struct covey_group *group, const char *name, int value, int 
 {
 	if (value >= least && value <= most)
 		return 0;
-	return cvy_fail(cvy_handle_box(group), COVEY_ERR_INVAL, -1, 0, "%s is %d: it must be from %d to %d", name,
-			value, least, most);
+	return cvy_ep_refuse(group, "%s is %d: it must be from %d to %d", name, value, least, most);
 }
 
 static int check_config(struct covey_group *group, const struct covey_ep_config *c)
@@ -64,8 +61,7 @@ static int check_config(struct covey_group *group, const struct covey_ep_config 
 	if (!err)
 		err = in_range(group, "hidden", c->hidden, 8, CVY_EP_MAX_HIDDEN);
 	if (!err && c->hidden % 8)
-		err = cvy_fail(cvy_handle_box(group), COVEY_ERR_INVAL, -1, 0,
-			       "hidden is %d: it must be a multiple of 8 (16 bytes)", c->hidden);
+		err = cvy_ep_refuse(group, "hidden is %d: it must be a multiple of 8 (16 bytes)", c->hidden);
 	if (!err)
 		err = in_range(group, "top_k", c->top_k, 1, CVY_EP_MAX_TOP_K);
 	if (!err)
@@ -73,11 +69,10 @@ static int check_config(struct covey_group *group, const struct covey_ep_config 
 	if (err)
 		return err;
 	if (c->dtype != COVEY_BFLOAT16 && c->dtype != COVEY_FLOAT16)
-		return cvy_fail(cvy_handle_box(group), COVEY_ERR_INVAL, -1, 0,
-				"dtype is %s (%d): it must be COVEY_BFLOAT16 or COVEY_FLOAT16",
-				cvy_dtype_name(c->dtype), c->dtype);
+		return cvy_ep_refuse(group, "dtype is %s (%d): it must be COVEY_BFLOAT16 or COVEY_FLOAT16",
+				     cvy_dtype_name(c->dtype), c->dtype);
 	if (!cvy_ep_pack_of(c->preset))
-		return cvy_ep_fail(group, COVEY_ERR_INVAL, "preset must be of enum covey_ep_preset");
+		return cvy_ep_refuse(group, "preset must be of enum covey_ep_preset");
 	err = in_range(group, "rows (enum covey_ep_rows_as)", c->rows, COVEY_EP_ROWS_BF16, COVEY_EP_ROWS_E4M3_POW2);
 	if (!err)
 		err = in_range(group, "combine_rows (enum covey_ep_back_as)", c->combine_rows, COVEY_EP_BACK_PLAIN,
@@ -85,21 +80,20 @@ static int check_config(struct covey_group *group, const struct covey_ep_config 
 	if (err)
 		return err;
 	if (c->combine != COVEY_EP_PER_EXPERT && c->combine != COVEY_EP_PER_RANK)
-		return cvy_ep_fail(group, COVEY_ERR_INVAL, "combine must be of enum covey_ep_combine_as");
+		return cvy_ep_refuse(group, "combine must be of enum covey_ep_combine_as");
 	return in_range(group, "lanes", c->lanes, 0, COVEY_DEVICE_MAX_LANES);
 }
 
 static int check_places(struct covey_group *group, const struct covey_ep_config *c, int max_ranks)
 {
 	if (c->places < 0 || c->places > max_ranks)
-		return cvy_fail(
-			cvy_handle_box(group), COVEY_ERR_INVAL, -1,
-			0, "places is %d: an expert has one place on a rank at most, so it must be from 0 to max_ranks, %d",
-			c->places, max_ranks);
+		return cvy_ep_refuse(group,
+				     "places is %d: an expert has one place on a rank at most, so it must be from 0 to "
+				     "max_ranks, %d",
+				     c->places, max_ranks);
 	if ((int64_t)c->experts * c->places > CVY_EP_MAX_PLACES)
-		return cvy_fail(cvy_handle_box(group), COVEY_ERR_INVAL, -1, 0,
-				"experts * places is %lld: it must be at most %d", (long long)c->experts * c->places,
-				CVY_EP_MAX_PLACES);
+		return cvy_ep_refuse(group, "experts * places is %lld: it must be at most %d",
+				     (long long)c->experts * c->places, CVY_EP_MAX_PLACES);
 	return 0;
 }
 
@@ -110,22 +104,21 @@ static int check_places_of(struct covey_group *group, const int *owner, int plac
 
 	for (int p = 0; p < places; p++) {
 		if (owner[p] < -1 || owner[p] >= size)
-			return cvy_fail(
-				cvy_handle_box(group), COVEY_ERR_INVAL, -1,
-				0, "expert_owner[%d][%d] is %d: it must be a rank of the group, 0 to %d, or -1 for no place",
-				x, p, owner[p], size - 1);
+			return cvy_ep_refuse(group,
+					     "expert_owner[%d][%d] is %d: it must be a rank of the group, 0 to %d, or "
+					     "-1 for no place",
+					     x, p, owner[p], size - 1);
 		for (int q = 0; q < p; q++)
 			if (owner[p] >= 0 && owner[q] == owner[p])
-				return cvy_fail(cvy_handle_box(group), COVEY_ERR_INVAL, -1, 0,
-						"expert_owner[%d][%d] and [%d] are both rank %d: an expert has one "
-						"place on a rank "
-						"at most; -1 for no place",
-						x, q, p, owner[p]);
+				return cvy_ep_refuse(group,
+						     "expert_owner[%d][%d] and [%d] are both rank %d: an expert has "
+						     "one place on a rank at most; -1 for no place",
+						     x, q, p, owner[p]);
 		n += owner[p] >= 0;
 	}
 	return n ? 0
-		 : cvy_fail(cvy_handle_box(group), COVEY_ERR_INVAL, -1, 0,
-			    "expert_owner[%d] has -1 for all %d places: an expert needs one place at least", x, places);
+		 : cvy_ep_refuse(group, "expert_owner[%d] has -1 for all %d places: an expert needs one place at least",
+				 x, places);
 }
 
 int cvy_ep_owners(struct covey_group *group, const int *given, const struct cvy_ep_shape *shape, int size, int *owner)
@@ -140,8 +133,8 @@ int cvy_ep_owners(struct covey_group *group, const int *given, const struct cvy_
 		if (places > 1)
 			err = check_places_of(group, owner + (size_t)x * (size_t)places, places, size, x);
 		else if (owner[x] < 0 || owner[x] >= size)
-			err = cvy_fail(cvy_handle_box(group), COVEY_ERR_INVAL, -1, 0,
-				       "expert_owner[%d] is %d, the group has ranks 0 to %d", x, owner[x], size - 1);
+			err = cvy_ep_refuse(group, "expert_owner[%d] is %d, the group has ranks 0 to %d", x, owner[x],
+					    size - 1);
 	return err;
 }
 
@@ -275,15 +268,14 @@ int cvy_ep_take_config(struct covey_group *group, const struct covey_ep_config *
 	if (err)
 		return err;
 	if (view.rank < 0 || view.max_ranks < 1)
-		return cvy_ep_fail(group, COVEY_ERR_INVAL, "the group is not joined yet: covey_join_wait() first");
+		return cvy_ep_refuse(group, "the group is not joined yet: covey_join_wait() first");
 	if ((uint64_t)view.max_ranks * (uint64_t)c->max_tokens > CVY_EP_MAX_ROWS)
-		return cvy_ep_fail(group, COVEY_ERR_INVAL, "max_ranks * max_tokens must be below 2^31");
+		return cvy_ep_refuse(group, "max_ranks * max_tokens must be below 2^31");
 	*shape = (struct cvy_ep_shape){ c->max_tokens,	c->hidden, c->top_k,   c->experts,
 					view.max_ranks, c->preset, back_of(c), c->places };
 	if (cvy_ep_rows_kept(shape, view.max_ranks, c->experts) > CVY_EP_MAX_ROWS)
-		return cvy_ep_fail(group, COVEY_ERR_INVAL,
-				   "with COVEY_EP_WIN max_ranks * max_tokens * min(top_k, experts) "
-				   "must be below 2^31");
+		return cvy_ep_refuse(
+			group, "with COVEY_EP_WIN max_ranks * max_tokens * min(top_k, experts) must be below 2^31");
 	return check_places(group, c, view.max_ranks);
 }
 
@@ -339,7 +331,7 @@ COVEY_API int covey_ep_remap(struct covey_ep *ep, const int *expert_owner)
 	if (err)
 		return err;
 	if (ep->sent[CVY_EP_DISPATCHES] || ep->sent[CVY_EP_COMBINES] || cvy_ep_device_sent(ep))
-		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "an operation of this handle was sent and not received");
+		return cvy_ep_refuse(ep->group, "an operation of this handle was sent and not received");
 	return lay_out_now(ep, expert_owner);
 }
 

@@ -167,7 +167,8 @@ int cvy_ep_take_config(struct covey_group *group, const struct covey_ep_config *
 /* Fills owner[experts][places] for @size ranks. @given: NULL: as cvy_ep_spread(); else it must name ranks of them. */
 int cvy_ep_owners(struct covey_group *group, const int *given, const struct cvy_ep_shape *shape, int size, int *owner);
 
-/* @err, with @cause as the group's last error. */
+/* INVAL, or @err, with the cause as the group's last error. */
+#define cvy_ep_refuse(group, ...) cvy_fail(cvy_handle_box(group), COVEY_ERR_INVAL, -1, 0, __VA_ARGS__)
 int cvy_ep_fail(struct covey_group *group, int err, const char *cause);
 /*
  * An argument struct of another version: a shorter one reads as zero-filled, a longer one must be zero past our fields.

@@ -60,7 +60,7 @@ static int receive(struct covey_ep *ep, int which, uint64_t deadline_ns, struct 
 	op = ep->sent[which];
 	if (!op) {
 		err = cvy_handle_check(ep->group);
-		return err ? err : cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "nothing was sent");
+		return err ? err : cvy_ep_refuse(ep->group, "nothing was sent");
 	}
 	if (!cvy_op_decided(op)) {
 		err = cvy_engine_wait(cvy_handle_engine(ep->group), op, deadline_ns ? deadline_ns : CVY_NEVER);
@@ -119,41 +119,26 @@ static int whole(struct covey_ep *ep, int which, const void *args, struct CUstre
 	int err;
 
 	if (ep && cvy_calls_open())
-		return cvy_calls_failed(
-			cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "in grouped calls: use the _send and _recv forms"));
+		return cvy_calls_failed(cvy_ep_refuse(ep->group, "in grouped calls: use the _send and _recv forms"));
 	err = begin(ep, which, args, stream, CVY_EP_BOTH_PHASES, result);
 	return err || stream ? err : receive(ep, which, 0, result);
 }
 
-COVEY_API int covey_dispatch_send(struct covey_ep *ep, const struct covey_dispatch_args *args,
-				  struct CUstream_st *stream)
-{
-	return begin(ep, CVY_EP_DISPATCHES, args, stream, CVY_EP_SEND_PHASE, NULL);
-}
+#define CALLS(name, which) \
+	COVEY_API int covey_##name##_send(struct covey_ep *ep, const struct covey_##name##_args *args, \
+					  struct CUstream_st *stream) \
+	{ \
+		return begin(ep, which, args, stream, CVY_EP_SEND_PHASE, NULL); \
+	} \
+	COVEY_API int covey_##name##_recv(struct covey_ep *ep, uint64_t deadline_ns, struct covey_result *result) \
+	{ \
+		return end(ep, which, deadline_ns, result); \
+	} \
+	COVEY_API int covey_##name(struct covey_ep *ep, const struct covey_##name##_args *args, \
+				   struct CUstream_st *stream, struct covey_result *result) \
+	{ \
+		return whole(ep, which, args, stream, result); \
+	}
 
-COVEY_API int covey_dispatch_recv(struct covey_ep *ep, uint64_t deadline_ns, struct covey_result *result)
-{
-	return end(ep, CVY_EP_DISPATCHES, deadline_ns, result);
-}
-
-COVEY_API int covey_dispatch(struct covey_ep *ep, const struct covey_dispatch_args *args, struct CUstream_st *stream,
-			     struct covey_result *result)
-{
-	return whole(ep, CVY_EP_DISPATCHES, args, stream, result);
-}
-
-COVEY_API int covey_combine_send(struct covey_ep *ep, const struct covey_combine_args *args, struct CUstream_st *stream)
-{
-	return begin(ep, CVY_EP_COMBINES, args, stream, CVY_EP_SEND_PHASE, NULL);
-}
-
-COVEY_API int covey_combine_recv(struct covey_ep *ep, uint64_t deadline_ns, struct covey_result *result)
-{
-	return end(ep, CVY_EP_COMBINES, deadline_ns, result);
-}
-
-COVEY_API int covey_combine(struct covey_ep *ep, const struct covey_combine_args *args, struct CUstream_st *stream,
-			    struct covey_result *result)
-{
-	return whole(ep, CVY_EP_COMBINES, args, stream, result);
-}
+CALLS(dispatch, CVY_EP_DISPATCHES)
+CALLS(combine, CVY_EP_COMBINES)

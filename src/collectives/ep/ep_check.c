@@ -11,7 +11,7 @@ static int check_call(struct covey_ep *ep, int which)
 	if (err)
 		return err;
 	if (ep->sent[which])
-		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "the one sent before was not received");
+		return cvy_ep_refuse(ep->group, "the one sent before was not received");
 	err = cvy_ep_settle(ep);
 	if (err)
 		return err;
@@ -38,8 +38,8 @@ static int check_memory(struct covey_ep *ep, const struct CUstream_st *stream, c
 				   "a stream needs a group that was joined with a device (device, COVEY_DEVICE)");
 	for (size_t i = 0; i < n && ep->group->device; i++)
 		if (at[i] && cvy_ep_on_device(ep, at[i]) != (stream != NULL))
-			return cvy_ep_fail(
-				ep->group, COVEY_ERR_INVAL,
+			return cvy_ep_refuse(
+				ep->group,
 				stream ? "with a stream all buffers are memory of the device"
 				       : "a buffer is memory of the device: give a stream; the default stream is "
 					 "COVEY_STREAM_DEFAULT");
@@ -53,46 +53,43 @@ static int check_more(struct covey_ep *ep, const struct covey_dispatch_args *a)
 	const int rows = s->top_k < ep->el ? s->top_k : ep->el; /* of a token here, at most */
 
 	if (a->expert_tokens_as != COVEY_EP_TOKENS_COUNTS && a->expert_tokens_as != COVEY_EP_TOKENS_SUMS)
-		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "expert_tokens_as must be of enum covey_ep_tokens_as");
+		return cvy_ep_refuse(ep->group, "expert_tokens_as must be of enum covey_ep_tokens_as");
 	if (a->expert_alignment < 0)
-		return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_INVAL, -1, 0,
-				"expert_alignment is %d: it must be 1 or more, or 0 for 1", a->expert_alignment);
+		return cvy_ep_refuse(ep->group, "expert_alignment is %d: it must be 1 or more, or 0 for 1",
+				     a->expert_alignment);
 	if (a->expert_alignment > 1 && cvy_ep_pack_of(s->preset)->close)
-		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL,
-				   "expert_alignment rounds up beyond rows that stand close: give 0 with COVEY_EP_WIN");
+		return cvy_ep_refuse(
+			ep->group, "expert_alignment rounds up beyond rows that stand close: give 0 with COVEY_EP_WIN");
 	if (a->expert_alignment > 1 && !a->expert_tokens)
-		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL,
-				   "expert_alignment rounds expert_tokens up, which is NULL: give both");
+		return cvy_ep_refuse(ep->group, "expert_alignment rounds expert_tokens up, which is NULL: give both");
 	if (a->recv_counts && cvy_ep_pack_of(s->preset)->once)
-		return cvy_ep_fail(
-			ep->group, COVEY_ERR_INVAL,
+		return cvy_ep_refuse(
+			ep->group,
 			"recv_counts are not of COVEY_EP_COMPACT and COVEY_EP_HT: there a row is of several experts");
 	if (a->recv_counts && (int64_t)ep->size * s->tokens * rows > INT32_MAX)
-		return cvy_fail(
-			cvy_handle_box(ep->group), COVEY_ERR_INVAL, -1, 0,
-			"recv_counts may reach %lld, and are int32: ranks * max_tokens * min(top_k, local experts) "
-			"must be below 2^31",
-			(long long)ep->size * s->tokens * rows);
+		return cvy_ep_refuse(ep->group,
+				     "recv_counts may reach %lld, and are int32: ranks * max_tokens * min(top_k, local "
+				     "experts) must be below 2^31",
+				     (long long)ep->size * s->tokens * rows);
 	return 0;
 }
 
 static int check_outputs(struct covey_ep *ep, const struct covey_dispatch_args *a)
 {
 	if (!a->packed_x || !a->count || !a->src_info || !a->range)
-		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "packed_x, count, src_info and range must not be NULL");
+		return cvy_ep_refuse(ep->group, "packed_x, count, src_info and range must not be NULL");
 	if (ep->rows_as != COVEY_EP_ROWS_BF16 && !a->packed_scales)
-		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL,
-				   "packed_scales must not be NULL with rows in e4m3, int8 or int4");
+		return cvy_ep_refuse(ep->group, "packed_scales must not be NULL with rows in e4m3, int8 or int4");
 	if (cvy_ep_pack_of(ep->shape.preset)->beside && (!a->recv_experts || !a->recv_weights))
-		return cvy_ep_fail(
-			ep->group, COVEY_ERR_INVAL,
+		return cvy_ep_refuse(
+			ep->group,
 			"recv_experts and recv_weights must not be NULL with COVEY_EP_COMPACT and COVEY_EP_HT");
 	if (cvy_ep_pack_of(ep->shape.preset)->flat && !a->flat)
-		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "flat must not be NULL with COVEY_EP_FLAT");
+		return cvy_ep_refuse(ep->group, "flat must not be NULL with COVEY_EP_FLAT");
 	if (cvy_ep_pack_of(ep->shape.preset)->triplets && !a->triplets)
-		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "triplets must not be NULL with COVEY_EP_WIN");
+		return cvy_ep_refuse(ep->group, "triplets must not be NULL with COVEY_EP_WIN");
 	if ((uintptr_t)a->arrived % sizeof(*a->arrived))
-		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "arrived must be 4-byte aligned");
+		return cvy_ep_refuse(ep->group, "arrived must be 4-byte aligned");
 	return check_more(ep, a);
 }
 
@@ -100,13 +97,12 @@ static int check_outputs(struct covey_ep *ep, const struct covey_dispatch_args *
 static int check_ids(struct covey_ep *ep, const int32_t *experts, const int64_t *experts64, int needed)
 {
 	if (experts && experts64)
-		return cvy_ep_fail(
-			ep->group, COVEY_ERR_INVAL,
-			"experts and experts64 are both given: give ids in int32 or in int64, and NULL for the "
-			"other");
+		return cvy_ep_refuse(
+			ep->group,
+			"experts and experts64 are both given: give ids in int32 or in int64, and NULL for the other");
 	if (needed && !experts && !experts64)
-		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL,
-				   "experts and experts64 are NULL: give one of them when there are tokens");
+		return cvy_ep_refuse(ep->group,
+				     "experts and experts64 are NULL: give one of them when there are tokens");
 	return 0;
 }
 
@@ -116,15 +112,12 @@ static int check_smooth(struct covey_ep *ep, const struct covey_dispatch_args *a
 	if (!a->smooth)
 		return 0;
 	if (!cvy_ep_in_ints(ep->rows_as))
-		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL,
-				   "smooth is for rows of integers: lay the handle out with COVEY_EP_ROWS_INT8 or "
-				   "COVEY_EP_ROWS_INT4, or give NULL");
+		return cvy_ep_refuse(ep->group, "smooth is for rows of integers: lay the handle out with "
+						"COVEY_EP_ROWS_INT8 or COVEY_EP_ROWS_INT4, or give NULL");
 	if (cvy_ep_pack_of(ep->shape.preset)->once)
-		return cvy_ep_fail(
-			ep->group, COVEY_ERR_INVAL,
-			"smooth differs by expert, and with COVEY_EP_COMPACT and COVEY_EP_HT a row is for all experts "
-			"of a rank: lay "
-			"the handle out with COVEY_EP_LL, or give NULL");
+		return cvy_ep_refuse(ep->group,
+				     "smooth differs by expert, and with COVEY_EP_COMPACT and COVEY_EP_HT a row is for "
+				     "all experts of a rank: lay the handle out with COVEY_EP_LL, or give NULL");
 	return 0;
 }
 
@@ -132,10 +125,10 @@ static int check_mask(struct covey_ep *ep, int columns)
 {
 	if (columns >= 0 && (columns <= 1 || columns == ep->shape.top_k))
 		return 0;
-	return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_INVAL, -1, 0,
-			"mask_columns is %d: it must be 1 (or 0) if token_mask has an entry for each token, and top_k, "
-			"%d, if it has one for each expert that a token names",
-			columns, ep->shape.top_k);
+	return cvy_ep_refuse(ep->group,
+			     "mask_columns is %d: it must be 1 (or 0) if token_mask has an entry for each token, and "
+			     "top_k, %d, if it has one for each expert that a token names",
+			     columns, ep->shape.top_k);
 }
 
 static int check_dispatch(struct covey_ep *ep, const struct covey_dispatch_args *a, int on_device)
@@ -143,29 +136,25 @@ static int check_dispatch(struct covey_ep *ep, const struct covey_dispatch_args 
 	int err;
 
 	if (a->num_tokens < 0 || a->num_tokens > ep->shape.tokens)
-		return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_INVAL, -1, 0, "num_tokens is %d, max_tokens %d",
-				a->num_tokens, ep->shape.tokens);
+		return cvy_ep_refuse(ep->group, "num_tokens is %d, max_tokens %d", a->num_tokens, ep->shape.tokens);
 	if (a->num_tokens && !a->x)
-		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "x must not be NULL when there are tokens");
+		return cvy_ep_refuse(ep->group, "x must not be NULL when there are tokens");
 	err = check_ids(ep, a->experts, a->experts64, a->num_tokens > 0);
 	if (!err)
 		err = check_mask(ep, a->mask_columns);
 	if (err)
 		return err;
 	if (a->x_scales && !cvy_ep_in_e4m3(ep->rows_as))
-		return cvy_ep_fail(
-			ep->group, COVEY_ERR_INVAL,
-			"x_scales are for rows in e4m3: lay the handle out with COVEY_EP_ROWS_E4M3, or give x in "
-			"the handle's dtype and no scales");
+		return cvy_ep_refuse(ep->group, "x_scales are for rows in e4m3: lay the handle out with "
+						"COVEY_EP_ROWS_E4M3, or give x in the handle's dtype and no scales");
 	err = check_smooth(ep, a);
 	if (err)
 		return err;
 	if (a->num_tokens && cvy_ep_pack_of(ep->shape.preset)->beside && !a->weights)
-		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL,
-				   "weights must not be NULL with COVEY_EP_COMPACT and COVEY_EP_HT");
+		return cvy_ep_refuse(ep->group, "weights must not be NULL with COVEY_EP_COMPACT and COVEY_EP_HT");
 	if (a->num_tokens && !on_device && cvy_ep_places(&ep->shape) > 1 && !a->placed)
-		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL,
-				   "placed must not be NULL with places above 1: the combine of these tokens reads it");
+		return cvy_ep_refuse(
+			ep->group, "placed must not be NULL with places above 1: the combine of these tokens reads it");
 	return ep->el ? check_outputs(ep, a) : 0;
 }
 
@@ -177,19 +166,18 @@ static int check_placed(struct covey_ep *ep, const struct covey_combine_args *a)
 	if (!a->num_tokens || places == 1)
 		return 0;
 	if (!a->placed)
-		return cvy_ep_fail(
-			ep->group, COVEY_ERR_INVAL,
+		return cvy_ep_refuse(
+			ep->group,
 			"placed must not be NULL with places above 1: give what the dispatch of these tokens wrote");
 	for (size_t i = 0; i < (size_t)a->num_tokens * (size_t)ep->shape.top_k; i++) {
 		int64_t id = a->experts64 ? a->experts64[i] : a->experts[i];
 		int32_t v = a->placed[i];
 
 		if (v != -1 && (!cvy_ep_is_place(&ep->shape, v) || v / places != id || ep->owner[v] < 0))
-			return cvy_fail(
-				cvy_handle_box(ep->group), COVEY_ERR_INVAL, -1, 0,
-				"placed[%zu] is %d, which is no place of expert %lld: give what the dispatch of these "
-				"tokens wrote",
-				i, v, (long long)id);
+			return cvy_ep_refuse(ep->group,
+					     "placed[%zu] is %d, which is no place of expert %lld: give what the "
+					     "dispatch of these tokens wrote",
+					     i, v, (long long)id);
 	}
 	return 0;
 }
@@ -201,10 +189,9 @@ static int check_combine(struct covey_ep *ep, const struct covey_combine_args *a
 	int err;
 
 	if (a->num_tokens < 0 || a->num_tokens > ep->shape.tokens)
-		return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_INVAL, -1, 0, "num_tokens is %d, max_tokens %d",
-				a->num_tokens, ep->shape.tokens);
+		return cvy_ep_refuse(ep->group, "num_tokens is %d, max_tokens %d", a->num_tokens, ep->shape.tokens);
 	if (a->num_tokens && !a->out)
-		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "out must not be NULL when there are tokens");
+		return cvy_ep_refuse(ep->group, "out must not be NULL when there are tokens");
 	err = check_ids(ep, a->experts, a->experts64, a->num_tokens > 0 && !on_device);
 	if (!err)
 		err = check_mask(ep, a->mask_columns);
@@ -213,22 +200,20 @@ static int check_combine(struct covey_ep *ep, const struct covey_combine_args *a
 	if (err)
 		return err;
 	if (a->num_tokens && !a->weights && (a->renormalise || !pack->once))
-		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "weights must not be NULL when there are tokens");
+		return cvy_ep_refuse(ep->group, "weights must not be NULL when there are tokens");
 	if (a->expert_scale && (pack->once || pack->close))
-		return cvy_ep_fail(
-			ep->group, COVEY_ERR_INVAL,
-			"expert_scale differs by expert, which only rows of COVEY_EP_LL and COVEY_EP_FLAT say by "
-			"their place: lay the handle out with one of them, or give NULL");
+		return cvy_ep_refuse(ep->group,
+				     "expert_scale differs by expert, which only rows of COVEY_EP_LL and COVEY_EP_FLAT "
+				     "say by their place: lay the handle out with one of them, or give NULL");
 	if (ep->el && !a->range && !on_device)
-		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "range must not be NULL");
+		return cvy_ep_refuse(ep->group, "range must not be NULL");
 	for (size_t i = 0; i < (size_t)cvy_ep_bins(ep) * (size_t)ep->size && !on_device; i++) {
 		uint64_t n = cvy_ep_range_count(a->range[i]);
 
 		if (n > (uint64_t)ep->shape.tokens || cvy_ep_range_first(a->range[i]) + n > rows)
-			return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_INVAL, -1, 0,
-					"range[%zu] is not what a dispatch gave", i);
+			return cvy_ep_refuse(ep->group, "range[%zu] is not what a dispatch gave", i);
 		if (n && !a->y)
-			return cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "y must not be NULL when rows came");
+			return cvy_ep_refuse(ep->group, "y must not be NULL when rows came");
 	}
 	return 0;
 }

@@ -322,12 +322,12 @@ static int ready(struct covey_ep *ep, const void *route, int timeout_ms, const i
 	int err;
 
 	if (cvy_device_holds(ep->group->device, route) != 1 || (uintptr_t)route % 16)
-		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL,
-				   "route must be covey_ep_route_bytes() of the group's device, 16-byte aligned");
+		return cvy_ep_refuse(ep->group,
+				     "route must be covey_ep_route_bytes() of the group's device, 16-byte aligned");
 	if (timeout_ms < -1)
-		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "timeout_ms must be -1 or more");
+		return cvy_ep_refuse(ep->group, "timeout_ms must be -1 or more");
 	if (cvy_ep_device_sent(ep))
-		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "the one sent before was not received");
+		return cvy_ep_refuse(ep->group, "the one sent before was not received");
 	err = check_hops(ep, timeout_ms, active);
 	return err ? err : lay_out(ep);
 }
@@ -354,7 +354,7 @@ int cvy_ep_device_dispatch(struct covey_ep *ep, const struct covey_dispatch_args
 	struct cvy_ep_args a;
 
 	if (!err && ep->combine_as == COVEY_EP_PER_RANK && args->num_tokens && !args->weights)
-		err = cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "weights must not be NULL where combine sums per rank");
+		err = cvy_ep_refuse(ep->group, "weights must not be NULL where combine sums per rank");
 	if (err)
 		return err;
 	fill(ep, &a, 0, args->route, args->num_tokens);

@@ -73,9 +73,9 @@ static int take_ranks(struct covey_group *group, int ranks, int max_ranks, int *
 	int size = cvy_ep_group_size(cvy_handle_engine(group)), rank = cvy_site(cvy_handle_engine(group))->rank;
 
 	if (ranks && (ranks <= rank || ranks > max_ranks))
-		return cvy_fail(cvy_handle_box(group), COVEY_ERR_INVAL, -1, 0,
-				"ranks is %d: on rank %d it must be from %d to %d, or 0 for the present size", ranks,
-				rank, rank + 1, max_ranks);
+		return cvy_ep_refuse(group,
+				     "ranks is %d: on rank %d it must be from %d to %d, or 0 for the present size",
+				     ranks, rank, rank + 1, max_ranks);
 	*out = ranks ? ranks : size > 0 ? size : max_ranks;
 	return 0;
 }
@@ -92,8 +92,7 @@ COVEY_API int covey_ep_sizes(struct covey_group *group, const struct covey_ep_co
 		return COVEY_ERR_INVAL;
 	err = cvy_ep_take_config(group, config, &c, &s);
 	if (!err && out->size < sizeof(out->size))
-		err = cvy_fail(cvy_handle_box(group), COVEY_ERR_INVAL, -1, 0,
-			       "out: size is not set: use COVEY_EP_SIZES_INIT");
+		err = cvy_ep_refuse(group, "out: size is not set: use COVEY_EP_SIZES_INIT");
 	if (!err)
 		err = take_ranks(group, ranks, s.max_ranks, &to.ranks);
 	if (!err)

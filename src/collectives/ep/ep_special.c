@@ -12,11 +12,10 @@ int cvy_ep_check_specials(struct covey_ep *ep, const struct covey_combine_args *
 	const int zero = a->zero_experts, copies = a->copy_experts, constants = a->constant_experts;
 
 	if (zero < 0 || copies < 0 || constants < 0 || ep->shape.experts + cvy_ep_specials(a) > INT32_MAX)
-		return cvy_fail(
-			cvy_handle_box(ep->group), COVEY_ERR_INVAL, -1, 0,
-			"zero_experts, copy_experts and constant_experts are %d, %d and %d: each must be 0 or more, "
-			"and with the %d experts of the handle they must be below 2^31",
-			zero, copies, constants, ep->shape.experts);
+		return cvy_ep_refuse(ep->group,
+				     "zero_experts, copy_experts and constant_experts are %d, %d and %d: each must be "
+				     "0 or more, and with the %d experts of the handle they must be below 2^31",
+				     zero, copies, constants, ep->shape.experts);
 	if (stream && (a->bias || cvy_ep_specials(a)))
 		return cvy_ep_fail(
 			ep->group, COVEY_ERR_UNSUPPORTED,
@@ -27,16 +26,15 @@ int cvy_ep_check_specials(struct covey_ep *ep, const struct covey_combine_args *
 	if (!a->num_tokens)
 		return 0;
 	if (copies + constants > 0 && !a->x)
-		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL,
-				   "x must not be NULL with copy_experts or constant_experts: give the tokens that the "
-				   "dispatch had");
+		return cvy_ep_refuse(ep->group, "x must not be NULL with copy_experts or constant_experts: give the "
+						"tokens that the dispatch had");
 	if (constants && (!a->constant_a1 || !a->constant_a2 || !a->constant_v))
-		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL,
-				   "constant_a1, constant_a2 and constant_v must not be NULL with constant_experts");
+		return cvy_ep_refuse(ep->group,
+				     "constant_a1, constant_a2 and constant_v must not be NULL with constant_experts");
 	if (!a->weights)
-		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL,
-				   "weights must not be NULL with zero, copy or constant experts: their terms are made "
-				   "here");
+		return cvy_ep_refuse(
+			ep->group,
+			"weights must not be NULL with zero, copy or constant experts: their terms are made here");
 	return 0;
 }
 
