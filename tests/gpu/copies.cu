@@ -257,7 +257,7 @@ static void join(void)
 	void *base;
 	int fd;
 
-	OK(b, ops->window(b, CVY_GPU_CHUNK, &base, &fd));
+	OK(b, ops->mapped(b)->window(b, CVY_GPU_CHUNK, &base, &fd));
 	OK(a, ops->copies_open(a));
 	OK(a, ops->copies(a, 1, GENERATION, fd, &copies));
 	ranks[1].window = (uint8_t *)base;

@@ -60,11 +60,12 @@ static inline void connect_pair(int from, int to, int generation)
 {
 	int fd;
 
-	OK(ranks[to].gpu, ops->chunk(ranks[to].gpu, from, generation));
-	OK(ranks[to].gpu, ops->chunk_fd(ranks[to].gpu, from, generation, &fd));
-	OK(ranks[from].gpu, ops->attach(ranks[from].gpu, to, generation, fd));
+	OK(ranks[to].gpu, ops->mapped(ranks[to].gpu)->chunk(ranks[to].gpu, from, generation));
+	OK(ranks[to].gpu, ops->mapped(ranks[to].gpu)->chunk_fd(ranks[to].gpu, from, generation, &fd));
+	OK(ranks[from].gpu, ops->mapped(ranks[from].gpu)->attach(ranks[from].gpu, to, generation, fd));
 	close(fd);
-	OK(ranks[from].gpu, ops->attach_window(ranks[from].gpu, to, generation, ranks[to].window_fd));
+	OK(ranks[from].gpu,
+	   ops->mapped(ranks[from].gpu)->attach_window(ranks[from].gpu, to, generation, ranks[to].window_fd));
 	ranks[to].in = (ranks[to].in & ~(3ull << (2 * from))) | (uint64_t)generation << (2 * from);
 	ranks[from].outgen = (ranks[from].outgen & ~(3ull << (2 * to))) | (uint64_t)generation << (2 * to);
 }
@@ -345,8 +346,9 @@ static inline void open_rank(int r)
 		fprintf(stderr, "%s\n", why);
 		exit(1);
 	}
-	OK(ranks[r].gpu,
-	   ops->window(ranks[r].gpu, CVY_GPU_WINDOW_FIRST + 2 * MOST, (void **)&ranks[r].window, &ranks[r].window_fd));
+	OK(ranks[r].gpu, ops->mapped(ranks[r].gpu)
+				 ->window(ranks[r].gpu, CVY_GPU_WINDOW_FIRST + 2 * MOST, (void **)&ranks[r].window,
+					  &ranks[r].window_fd));
 }
 
 static inline void open_all(void)

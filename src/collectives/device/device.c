@@ -117,6 +117,7 @@ static int open_gpu(struct cvy_device *d, const struct cvy_config *config, int n
 
 	if (err)
 		return cvy_fail(d->box, err, -1, 0, "device: %s", why);
+	d->mapped = d->ops->mapped(d->gpu);
 	if (d->ops->memory(d->gpu) == COVEY_DEVICE_MEMORY_IPC && config->device_memory != COVEY_DEVICE_MEMORY_IPC)
 		cvy_warn("device", "%s", d->ops->describe(d->gpu));
 	else
@@ -281,14 +282,11 @@ static uint64_t overwritten(const struct cvy_gpu_call *call)
 static int launch(struct cvy_device *d, struct cvy_gpu_call *call, struct CUstream_st *stream)
 {
 	const uint64_t aside = overwritten(call);
-	struct cvy_gpu_scope had;
 	int err;
 
-	cvy_device_enter(d, &had);
-	err = cvy_device_leave(d, &had,
-			       aside ? d->ops->launch_aside(d->gpu, call, aside, stream)
-				     : d->ops->launch(d->gpu, call, stream));
-	return err ? cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu)) : 0;
+	CVY_DEVICE_DO(d, err,
+		      aside ? d->ops->launch_aside(d->gpu, call, aside, stream) : d->ops->launch(d->gpu, call, stream));
+	return cvy_device_tells(d, err);
 }
 
 int cvy_device_run(struct cvy_device *d, struct cvy_gpu_call *call, struct CUstream_st *stream,
@@ -312,12 +310,10 @@ int cvy_device_run(struct cvy_device *d, struct cvy_gpu_call *call, struct CUstr
 int cvy_device_ep_state(struct cvy_device *d, const struct cvy_ep_tables *tables, size_t behind,
 			struct cvy_ep_state **state)
 {
-	struct cvy_gpu_scope had;
 	int err;
 
-	cvy_device_enter(d, &had);
-	err = cvy_device_leave(d, &had, d->ep->state(d->gpu, tables, behind, state));
-	return err ? cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu)) : 0;
+	CVY_DEVICE_DO(d, err, d->ep->state(d->gpu, tables, behind, state));
+	return cvy_device_tells(d, err);
 }
 
 void cvy_device_ep_free(struct cvy_device *d, struct cvy_ep_state *state, size_t behind)
@@ -344,17 +340,15 @@ int cvy_device_ep_run(struct cvy_device *d, struct cvy_ep_args *args, const stru
 		      struct CUstream_st *stream, struct covey_result *result)
 {
 	int err = __atomic_load_n(&d->ended, __ATOMIC_ACQUIRE);
-	struct cvy_gpu_scope had;
 
 	if (!err && args->phases != CVY_EP_RECV)
 		err = cvy_device_between_phases(d);
 	if (err)
 		return err;
 	args->call.rank = d->rank;
-	cvy_device_enter(d, &had);
-	err = cvy_device_leave(d, &had, ep_launch(d, args, beside, stream));
+	CVY_DEVICE_DO(d, err, ep_launch(d, args, beside, stream));
 	if (err)
-		return cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu));
+		return cvy_device_tells(d, err);
 	d->sending = args->phases == CVY_EP_SEND;
 	launched(d, args->call.size, result);
 	return 0;
@@ -373,7 +367,7 @@ static int read_last(struct cvy_device *d, struct cvy_gpu_status *last, uint64_t
 
 	cvy_device_enter(d, &had);
 	err = d->ops->status_read(d->gpu, last);
-	if (!err && d->message)
+	if (!err)
 		err = d->message->failure(d->gpu, failure);
 	return cvy_device_leave(d, &had, err);
 }
@@ -385,7 +379,7 @@ int cvy_device_result(struct cvy_device *d, int size, struct covey_result *resul
 	int err = read_last(d, &last, &failure);
 
 	if (err)
-		return cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu));
+		return cvy_device_tells(d, err);
 	memset(result, 0, sizeof(*result));
 	result->epoch = last.epoch;
 	result->size = size;

@@ -88,22 +88,15 @@ static int prepare(struct cvy_device *d, const struct covey_result *outcome, str
 	return err;
 }
 
-static int failed(struct cvy_device *d, int err)
-{
-	return cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu));
-}
-
 int cvy_device_admit(struct cvy_device *d, const struct covey_result *outcome, struct CUstream_st *stream)
 {
-	struct cvy_gpu_scope had;
 	struct cvy_gpu_call call;
 	int launch, err = prepare(d, outcome, &call, &launch);
 
 	if (!launch)
 		return err;
-	cvy_device_enter(d, &had);
-	err = cvy_device_leave(d, &had, d->ops->launch(d->gpu, &call, stream));
-	return err ? failed(d, err) : 0;
+	CVY_DEVICE_DO(d, err, d->ops->launch(d->gpu, &call, stream));
+	return cvy_device_tells(d, err);
 }
 
 /* ---- without a stream ---- */
@@ -193,7 +186,7 @@ int cvy_device_drained(struct cvy_device *d, struct covey_result *outcome)
 	pthread_join(w->thread, NULL);
 	w->begun = 0;
 	if (w->err)
-		return failed(d, w->err);
+		return cvy_device_tells(d, w->err);
 	ended = __atomic_load_n(&d->ended, __ATOMIC_ACQUIRE);
 	if (!ended)
 		*outcome = w->result;

@@ -44,9 +44,9 @@ void cvy_device_forget_retired(struct cvy_device *d)
 		if (r->thaws >= d->thaws)
 			d->retired[n++] = *r;
 		else if (r->out)
-			d->ops->detach(d->gpu, r->rank, r->generation);
+			d->mapped->detach(d->gpu, r->rank, r->generation);
 		else
-			d->ops->unchunk(d->gpu, r->rank, r->generation);
+			d->mapped->unchunk(d->gpu, r->rank, r->generation);
 	}
 	d->retirees = n;
 }
@@ -64,7 +64,8 @@ int cvy_device_fresh_chunk(struct cvy_device *d, int rank)
 {
 	struct cvy_device_peer *p = &d->peer[rank];
 	int next = generation_after(p->in, p->in_named);
-	int err = cvy_device_is_far(d, rank) ? cvy_device_far_chunk(d, rank, next) : d->ops->chunk(d->gpu, rank, next);
+	int err =
+		cvy_device_is_far(d, rank) ? cvy_device_far_chunk(d, rank, next) : d->mapped->chunk(d->gpu, rank, next);
 
 	if (err)
 		return err;
@@ -103,7 +104,7 @@ int cvy_device_chunk_fd(struct cvy_device *d, int rank)
 	struct cvy_device_peer *p = &d->peer[rank];
 
 	close_old(p);
-	if (p->fd < 0 && d->ops->chunk_fd(d->gpu, rank, p->in, &p->fd))
+	if (p->fd < 0 && d->mapped->chunk_fd(d->gpu, rank, p->in, &p->fd))
 		cvy_device_broken(d, "a descriptor for a peer");
 	return p->fd;
 }
@@ -160,7 +161,7 @@ static void got_window(struct cvy_device *d, const struct cvy_msg *msg)
 
 	if (p->window_inc == msg->inc || p->out_inc != msg->inc)
 		return;
-	if (msg->fd < 0 || d->ops->attach_window(d->gpu, msg->rank, p->out, msg->fd))
+	if (msg->fd < 0 || d->mapped->attach_window(d->gpu, msg->rank, p->out, msg->fd))
 		cvy_warn("device", "the window of rank %d cannot be used: %s", msg->rank,
 			 msg->fd < 0 ? "no descriptor came" : d->ops->why(d->gpu));
 	else
@@ -235,7 +236,7 @@ void cvy_device_got_chunk(struct cvy_device *d, const struct cvy_msg *msg)
 	}
 	if (p->out_inc == msg->inc)
 		return;
-	if (msg->fd < 0 || d->ops->attach(d->gpu, msg->rank, next, msg->fd)) {
+	if (msg->fd < 0 || d->mapped->attach(d->gpu, msg->rank, next, msg->fd)) {
 		cvy_warn("device", "the chunk of rank %d cannot be used: %s", msg->rank,
 			 msg->fd < 0 ? "no descriptor came" : d->ops->why(d->gpu));
 		return;

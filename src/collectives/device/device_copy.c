@@ -36,9 +36,7 @@ static int have(struct cvy_device *d)
 		return 0;
 	if (q->opened >> CVY_QUEUES_COPY & 1)
 		return 1;
-	if (!d->ops->copies_open)
-		cvy_fail(q->box, COVEY_ERR_UNSUPPORTED, -1, 0, "this libcovey_cuda makes none");
-	else if (d->ops->copies_open(d->gpu))
+	if (d->ops->copies_open(d->gpu))
 		cvy_fail(q->box, COVEY_ERR_UNSUPPORTED, -1, 0, "%s", d->ops->why(d->gpu));
 	else
 		q->opened |= 1u << CVY_QUEUES_COPY;
@@ -80,20 +78,14 @@ int cvy_device_copy_map(struct cvy_device *d, int rank, int fd)
 int cvy_device_copy_use(struct cvy_device *d, int rank)
 {
 	struct cvy_device_copy *x = &d->peer[rank].far.copy;
-	uint32_t number = cvy_device_queue_number(rank, x->generation);
 	struct cvy_proxy_link link;
-	struct cvy_queue queue;
 	int err = cvy_copy_sender_open(&x->copies, CVY_GPU_CHUNK, &x->sender);
 
 	if (err)
 		return err;
 	cvy_copy_sender_link(x->sender, &link);
-	err = cvy_proxy_attach(d->queues.proxy, number, &link);
-	if (err)
-		return err;
 	x->used = 1;
-	cvy_proxy_queue(d->queues.proxy, number, &queue);
-	return d->ops->queue(d->gpu, rank, x->generation, &queue, CVY_DEVICE_QUEUE_WAIT_MS);
+	return cvy_device_proxy_use(d, rank, x->generation, &link);
 }
 
 void cvy_device_copy_end(struct cvy_device *d, int rank)

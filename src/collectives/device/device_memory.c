@@ -23,7 +23,7 @@ int cvy_device_window_open(struct cvy_device *d, size_t bytes)
 	d->window_bytes = bytes;
 	if (!bytes)
 		return 0;
-	err = d->ops->window(d->gpu, bytes, &d->window, &d->window_fd);
+	err = d->mapped->window(d->gpu, bytes, &d->window, &d->window_fd);
 	if (err)
 		return cvy_fail(d->box, err, -1, 0, "device_window_bytes %zu: %s", bytes, d->ops->why(d->gpu));
 	return cvy_heap_init(&d->heap, CVY_GPU_WINDOW_FIRST, bytes - CVY_GPU_WINDOW_FIRST);

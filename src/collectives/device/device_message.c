@@ -187,7 +187,7 @@ static int launch_all(struct batch *b)
 				"what a rank sends to itself on a device must be received in the same group of calls");
 	err = d->message->launch(d->gpu, &b->all, b->stream);
 	if (err)
-		return cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu));
+		return cvy_device_tells(d, err);
 	for (int i = 0; i < b->all.pairs; i++) {
 		tell(b, b->all.with[i].peer, b->all.with[i].first[CVY_GPU_SENDS]);
 		tell(b, b->all.with[i].peer, b->all.with[i].first[CVY_GPU_TAKES]);
@@ -208,7 +208,7 @@ static int launch(struct batch *b)
 		int failed = b->receipt[i] ? d->message->promised(d->gpu, b->receipt[i], b->stream, err) : 0;
 
 		if (failed && !first)
-			first = cvy_fail(d->box, failed, d->rank, d->epoch, "%s", d->ops->why(d->gpu));
+			first = cvy_device_tells(d, failed);
 	}
 	return cvy_device_leave(d, &had, first);
 }

@@ -16,7 +16,6 @@
 #include "log.h"
 
 #define DEPTH 512 /* entries: two of each lane */
-#define WAIT_MS CVY_DEVICE_QUEUE_WAIT_MS
 #define OF_THE_ADAPTER (1u << CVY_QUEUES_DIRECT | 1u << CVY_QUEUES_ASSISTED | 1u << CVY_QUEUES_RING)
 
 /* ---- shared by all pairs ---- */
@@ -149,32 +148,17 @@ int cvy_device_pair_connect(struct cvy_device *d, int rank, const struct cvy_pai
 	return COVEY_ERR_PEER;
 }
 
-static int attach_proxy(struct cvy_device *d, int rank, struct cvy_queue *queue)
-{
-	struct cvy_device_pair *x = &d->peer[rank].far.pair;
-	uint32_t number = cvy_device_queue_number(rank, x->generation);
-	struct cvy_proxy_link link;
-	int err;
-
-	cvy_pair_queue(x->pair, &x->queue);
-	cvy_proxy_pair_link(&x->queue, &link);
-	err = cvy_proxy_attach(d->queues.proxy, number, &link);
-	cvy_proxy_queue(d->queues.proxy, number, queue);
-	return err;
-}
-
 int cvy_device_pair_use(struct cvy_device *d, int rank)
 {
 	struct cvy_device_pair *x = &d->peer[rank].far.pair;
-	struct cvy_queue queue;
-	int err = 0;
+	struct cvy_proxy_link link;
 
 	x->used = 1;
-	if (x->way == CVY_QUEUES_RING)
-		err = attach_proxy(d, rank, &queue);
-	else
-		cvy_pair_queue(x->pair, &queue);
-	return err ? err : d->ops->queue(d->gpu, rank, x->generation, &queue, WAIT_MS);
+	cvy_pair_queue(x->pair, &x->queue);
+	if (x->way != CVY_QUEUES_RING)
+		return d->ops->queue(d->gpu, rank, x->generation, &x->queue, CVY_DEVICE_QUEUE_WAIT_MS);
+	cvy_proxy_pair_link(&x->queue, &link);
+	return cvy_device_proxy_use(d, rank, x->generation, &link);
 }
 
 /* Nobody posts from here on: a kernel finds no queue in the table. */

@@ -60,7 +60,7 @@ static int open_proxy(struct cvy_device *d)
 	int err = d->ops->reach(d->gpu, &q->reach);
 
 	if (err)
-		return cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu));
+		return cvy_device_tells(d, err);
 	q->abort = aligned_alloc(PAGE, PAGE);
 	if (!q->abort)
 		return cvy_fail(d->box, COVEY_ERR_NOMEM, d->rank, d->epoch, "no memory for queues of the device");
@@ -119,7 +119,7 @@ int cvy_device_far_chunk(struct cvy_device *d, int rank, int generation)
 	end_receiver(d, rank);
 	if (!err && cvy_device_copy_wanted(d, rank)) {
 		d->peer[rank].far.copy.here = 1;
-		return d->ops->chunk(d->gpu, rank, generation);
+		return d->mapped->chunk(d->gpu, rank, generation);
 	}
 	if (!err)
 		err = open_all(d);
@@ -247,11 +247,22 @@ void cvy_device_queue_fence(struct cvy_device *d, int rank)
 	__atomic_store_n(&d->peer[rank].far.way, 0, __ATOMIC_RELAXED);
 }
 
+int cvy_device_proxy_use(struct cvy_device *d, int rank, int generation, const struct cvy_proxy_link *link)
+{
+	const uint32_t number = cvy_device_queue_number(rank, generation);
+	struct cvy_queue queue;
+	int err = cvy_proxy_attach(d->queues.proxy, number, link);
+
+	if (err)
+		return err;
+	cvy_proxy_queue(d->queues.proxy, number, &queue);
+	return d->ops->queue(d->gpu, rank, generation, &queue, CVY_DEVICE_QUEUE_WAIT_MS);
+}
+
 /* Takes @fd over, also if it fails. */
 static int open_queue(struct cvy_device *d, int rank, int generation, int fd, struct cvy_tcp_sender **sender)
 {
 	struct cvy_proxy_link link;
-	struct cvy_queue queue;
 	void *at;
 	int err = d->ops->far_chunk(d->gpu, rank, generation, 1, &at);
 
@@ -259,11 +270,7 @@ static int open_queue(struct cvy_device *d, int rank, int generation, int fd, st
 		err = cvy_tcp_sender_open(fd, at, CVY_GPU_CHUNK, CVY_GPU_CHUNK, d->queues.link_ms, sender);
 	if (!err) {
 		cvy_tcp_sender_link(*sender, &link);
-		err = cvy_proxy_attach(d->queues.proxy, cvy_device_queue_number(rank, generation), &link);
-	}
-	if (!err) {
-		cvy_proxy_queue(d->queues.proxy, cvy_device_queue_number(rank, generation), &queue);
-		err = d->ops->queue(d->gpu, rank, generation, &queue, CVY_DEVICE_QUEUE_WAIT_MS);
+		err = cvy_device_proxy_use(d, rank, generation, &link);
 		if (err)
 			cvy_proxy_detach(d->queues.proxy, cvy_device_queue_number(rank, generation));
 	}

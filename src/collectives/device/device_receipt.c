@@ -5,39 +5,33 @@
 
 int cvy_device_receipt(struct cvy_device *d, const char *what, struct CUstream_st *stream, struct cvy_gpu_receipt **out)
 {
-	struct cvy_gpu_scope had;
 	int err;
 
 	if (cvy_device_capturing(d, stream))
 		return cvy_fail(d->box, COVEY_ERR_INVAL, d->rank, d->epoch,
 				"%s: the stream is being captured: a graph takes the form without _start", what);
-	cvy_device_enter(d, &had);
-	err = cvy_device_leave(d, &had, d->ops->receipt(d->gpu, out));
+	CVY_DEVICE_DO(d, err, d->ops->receipt(d->gpu, out));
 	return err ? cvy_fail(d->box, err, d->rank, d->epoch, "%s: %s", what, d->ops->why(d->gpu)) : 0;
 }
 
 int cvy_device_receipt_post(struct cvy_device *d, struct cvy_gpu_receipt *receipt, struct CUstream_st *stream)
 {
-	struct cvy_gpu_scope had;
 	int err;
 
-	cvy_device_enter(d, &had);
-	err = cvy_device_leave(d, &had, d->ops->receipt_post(d->gpu, receipt, stream));
-	return err ? cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu)) : 0;
+	CVY_DEVICE_DO(d, err, d->ops->receipt_post(d->gpu, receipt, stream));
+	return cvy_device_tells(d, err);
 }
 
 int cvy_device_receipt_look(struct cvy_device *d, struct cvy_gpu_receipt *receipt, struct covey_result *result)
 {
 	struct cvy_gpu_status last;
-	struct cvy_gpu_scope had;
 	int err;
 
-	cvy_device_enter(d, &had);
-	err = cvy_device_leave(d, &had, d->ops->receipt_look(d->gpu, receipt, &last));
+	CVY_DEVICE_DO(d, err, d->ops->receipt_look(d->gpu, receipt, &last));
 	if (err == COVEY_ERR_AGAIN)
 		return err;
 	if (err) { /* the device has failed: nothing more will come */
-		result->status = cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu));
+		result->status = cvy_device_tells(d, err);
 		return 0;
 	}
 	result->status = last.status;
@@ -50,15 +44,13 @@ int cvy_device_receipt_look(struct cvy_device *d, struct cvy_gpu_receipt *receip
 int cvy_device_message_look(struct cvy_device *d, struct cvy_gpu_receipt *receipt, struct covey_result *result)
 {
 	struct cvy_gpu_answer answer;
-	struct cvy_gpu_scope had;
 	int err;
 
-	cvy_device_enter(d, &had);
-	err = cvy_device_leave(d, &had, d->message->answer(d->gpu, receipt, &answer));
+	CVY_DEVICE_DO(d, err, d->message->answer(d->gpu, receipt, &answer));
 	if (err == COVEY_ERR_AGAIN)
 		return err;
 	if (err) {
-		result->status = cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu));
+		result->status = cvy_device_tells(d, err);
 		return 0;
 	}
 	result->status = answer.status;

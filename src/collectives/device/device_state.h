@@ -91,7 +91,7 @@ struct cvy_device_pair {
 	int connected, used; /* QUEUE may report that the peer is heard; kernels post */
 	struct cvy_queue_pair *pair;
 	struct cvy_region *local, *window;
-	struct cvy_queue queue; /* the proxy's */
+	struct cvy_queue queue; /* the posters' */
 };
 
 /* Copies to one rank, and its copies to here (device_copy.c). */
@@ -187,6 +187,7 @@ struct cvy_device_retired {
 
 struct cvy_device {
 	const struct cvy_gpu_ops *ops;
+	const struct cvy_gpu_memory *mapped;	   /* of the opened device */
 	const struct cvy_gpu_ep_ops *ep;	   /* NULL: this library has no dispatch and combine */
 	const struct cvy_gpu_message_ops *message; /* NULL: it has no messages */
 	int sending;				   /* a first phase was launched, and its second was not */
@@ -251,6 +252,20 @@ static inline int cvy_device_leave(const struct cvy_device *d, const struct cvy_
 {
 	d->ops->leave(d->gpu, had);
 	return err;
+}
+
+/* The same around one call, whose error is in @err then. */
+#define CVY_DEVICE_DO(d, err, call) \
+	do { \
+		struct cvy_gpu_scope had_; \
+		cvy_device_enter(d, &had_); \
+		(err) = cvy_device_leave(d, &had_, call); \
+	} while (0)
+
+/* 0, or @err with the device's reason as the last error. */
+static inline int cvy_device_tells(const struct cvy_device *d, int err)
+{
+	return err ? cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu)) : 0;
 }
 
 /* device_state.c: pure functions */
@@ -367,9 +382,11 @@ void cvy_device_got_passed(struct cvy_device *d, const struct cvy_msg *msg);
 int cvy_device_copy_wanted(struct cvy_device *d, int rank); /* the next chunk for it is to be for copies */
 void cvy_device_copy_refuse(struct cvy_device *d, int rank, const char *why); /* no copies with that process */
 int cvy_device_copy_map(struct cvy_device *d, int rank, int fd);	      /* maps its chunk, or refuses copies */
-int cvy_device_copy_use(struct cvy_device *d, int rank);		      /* kernels post there from here on */
-void cvy_device_copy_end(struct cvy_device *d, int rank);		      /* everything posted has landed */
-const char *cvy_device_copy_wrong(const struct cvy_device *d, int rank);      /* NULL: nothing */
+/* Kernels post to @rank by way of the proxy from here on. */
+int cvy_device_proxy_use(struct cvy_device *d, int rank, int generation, const struct cvy_proxy_link *link);
+int cvy_device_copy_use(struct cvy_device *d, int rank);		 /* kernels post there from here on */
+void cvy_device_copy_end(struct cvy_device *d, int rank);		 /* everything posted has landed */
+const char *cvy_device_copy_wrong(const struct cvy_device *d, int rank); /* NULL: nothing */
 
 /* device_pair.c */
 /* These ways (bits) lack something, with the cause in queues.box: logged, and not tried again. */

@@ -10,18 +10,17 @@
 #include "operate.cuh"
 #include "table.cuh"
 
-/* Operations that fold, by element type; integers of 32 bits have one kernel (CVY_GPU_SIGNED). */
-const struct cvy_gpu_entry *cvy_gpu_fold_float32(const struct cvy_gpu_call *call);
-const struct cvy_gpu_entry *cvy_gpu_fold_float16(const struct cvy_gpu_call *call);
-const struct cvy_gpu_entry *cvy_gpu_fold_bfloat16(const struct cvy_gpu_call *call);
-const struct cvy_gpu_entry *cvy_gpu_fold_int32(const struct cvy_gpu_call *call);
-const struct cvy_gpu_entry *cvy_gpu_fold_other(const struct cvy_gpu_call *call);
-/* The same, in two levels. */
-const struct cvy_gpu_entry *cvy_gpu_levels_float32(const struct cvy_gpu_call *call);
-const struct cvy_gpu_entry *cvy_gpu_levels_float16(const struct cvy_gpu_call *call);
-const struct cvy_gpu_entry *cvy_gpu_levels_bfloat16(const struct cvy_gpu_call *call);
-const struct cvy_gpu_entry *cvy_gpu_levels_int32(const struct cvy_gpu_call *call);
-const struct cvy_gpu_entry *cvy_gpu_levels_other(const struct cvy_gpu_call *call);
+/* Operations that fold, flat and in two levels, by element type; integers of 32 bits have one kernel (CVY_GPU_SIGNED). */
+#define CVY_GPU_FOLDS(type) \
+	const struct cvy_gpu_entry *cvy_gpu_fold_##type(const struct cvy_gpu_call *call); \
+	const struct cvy_gpu_entry *cvy_gpu_levels_##type(const struct cvy_gpu_call *call);
+CVY_GPU_FOLDS(float32)
+CVY_GPU_FOLDS(float16)
+CVY_GPU_FOLDS(bfloat16)
+CVY_GPU_FOLDS(int32)
+CVY_GPU_FOLDS(other)
+#undef CVY_GPU_FOLDS
+
 const struct cvy_gpu_entry *cvy_gpu_levels_place(
 	const struct cvy_gpu_call *call); /* levels_place.cu: those that fold nothing */
 const struct cvy_gpu_entry *cvy_gpu_place(const struct cvy_gpu_call *call);	    /* place.cu: the others */

@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-#define CVY_GPU_ABI_VERSION 25
+#define CVY_GPU_ABI_VERSION 26
 #define CVY_GPU_ABI (CVY_GPU_ABI_VERSION | CVY_GPU_RANKS << 16) /* one library may be of a build for other ranks */
 #define CVY_GPU_SYMBOL "cvy_gpu_ops"
 
@@ -51,20 +51,10 @@ struct cvy_gpu_counters {
 	struct cvy_gpu_admitted admitted;
 };
 
-/* All return 0 or COVEY_ERR_* with a line in @why of cvy_gpu_why(). Agent's thread, but for launch and is_device. */
-struct cvy_gpu_ops {
-	uint32_t abi;
-	int (*open)(const struct cvy_gpu_args *args, struct cvy_gpu **out, char *why, size_t why_bytes);
-	void (*close)(struct cvy_gpu *gpu); /* ends what is parked first */
-	/*
-	 * Around all that a thread of the application calls here, but open and close, which do so themselves. Its current device,
-	 * how its calls bear on captures, and errno are afterwards what they were.
-	 */
-	void (*enter)(struct cvy_gpu *gpu, struct cvy_gpu_scope *had);
-	void (*leave)(struct cvy_gpu *gpu, const struct cvy_gpu_scope *had);
-	const char *(*why)(const struct cvy_gpu *gpu);
-	const char *(*describe)(const struct cvy_gpu *gpu);
-	int (*memory)(const struct cvy_gpu *gpu); /* how peers map it: COVEY_DEVICE_MEMORY_VMM or _IPC */
+/* How peers come to map memory of a device. Returns and thread as of struct cvy_gpu_ops. */
+struct cvy_gpu_memory {
+	int (*open)(struct cvy_gpu *gpu, int peers); /* with the device; @peers: as in struct cvy_gpu_args */
+	void (*close)(struct cvy_gpu *gpu);	     /* with the device */
 
 	/* Fresh memory under generation @generation of the chunk that @rank pushes into here. */
 	int (*chunk)(struct cvy_gpu *gpu, int rank, int generation);
@@ -79,6 +69,25 @@ struct cvy_gpu_ops {
 	 * CVY_GPU_WINDOW_FIRST. Then that of a peer, with its chunk. */
 	int (*window)(struct cvy_gpu *gpu, size_t bytes, void **base, int *fd);
 	int (*attach_window)(struct cvy_gpu *gpu, int rank, int generation, int fd);
+	/* The device was waited for, and stands still. Any thread; NULL: nothing to do. */
+	void (*idle)(struct cvy_gpu *gpu);
+};
+
+/* All return 0 or COVEY_ERR_* with a line in @why of cvy_gpu_why(). Agent's thread, but for launch and is_device. */
+struct cvy_gpu_ops {
+	uint32_t abi;
+	int (*open)(const struct cvy_gpu_args *args, struct cvy_gpu **out, char *why, size_t why_bytes);
+	void (*close)(struct cvy_gpu *gpu); /* ends what is parked first */
+	/*
+	 * Around all that a thread of the application calls here, but open and close, which do so themselves. Its current device,
+	 * how its calls bear on captures, and errno are afterwards what they were.
+	 */
+	void (*enter)(struct cvy_gpu *gpu, struct cvy_gpu_scope *had);
+	void (*leave)(struct cvy_gpu *gpu, const struct cvy_gpu_scope *had);
+	const char *(*why)(const struct cvy_gpu *gpu);
+	const char *(*describe)(const struct cvy_gpu *gpu);
+	int (*memory)(const struct cvy_gpu *gpu); /* how peers map it: COVEY_DEVICE_MEMORY_VMM or _IPC */
+	const struct cvy_gpu_memory *(*mapped)(const struct cvy_gpu *gpu);
 
 	int (*gate)(struct cvy_gpu *gpu, uint8_t gate);
 	int (*counters)(struct cvy_gpu *gpu, struct cvy_gpu_counters *counters, int all); /* all: lanes too */
@@ -105,7 +114,7 @@ struct cvy_gpu_ops {
 	int (*status_read)(struct cvy_gpu *gpu, struct cvy_gpu_status *to);
 	void (*peers)(struct cvy_gpu *gpu, struct covey_device_peers *out); /* all but its rank */
 
-	/* For ranks of other hosts; a library without these has none. */
+	/* For ranks of other hosts. */
 	/* How threads of the device reach queues; the library's, until close. */
 	int (*reach)(struct cvy_gpu *gpu, struct cvy_queue_memory *out);
 	/* Memory of the host in place of a chunk, *host its address here: the chunk that @rank pushes into, for the receiver of
@@ -114,15 +123,15 @@ struct cvy_gpu_ops {
 	/* Data pushed there are put to @queue, whose waits are wait_ms long; NULL: none are. No kernel uses it meanwhile. */
 	int (*queue)(struct cvy_gpu *gpu, int rank, int generation, const struct cvy_queue *queue, int wait_ms);
 
-	/* For those of them whose chunks this device reaches by copies; a library without these copies none. The first once, before
-	 * there are kernels that it might wait for. */
+	/* For those of them whose chunks this device reaches by copies. The first once, before there are kernels
+	 * that it might wait for. */
 	int (*copies_open)(struct cvy_gpu *gpu);
 	/* Memory of this device in the place of the chunk at @rank, for kernels; @fd (stays the caller's), that chunk, is mapped where
 	 * no kernel looks; *out copies from the one to the other, from one thread. detach ends both, after copies_end. */
 	int (*copies)(struct cvy_gpu *gpu, int rank, int generation, int fd, struct cvy_copies *out);
 	void (*copies_end)(struct cvy_gpu *gpu, int rank); /* what was asked for has landed; nobody asks for more */
 
-	/* For operations that are launched, and whose outcome is asked for later; a library without these has none. */
+	/* For operations that are launched, and whose outcome is asked for later. */
 	/* Before the launch; NOMEM: there are CVY_GPU_RECEIPTS. Then, behind it, on its stream, which is not captured. */
 	int (*receipt)(struct cvy_gpu *gpu, struct cvy_gpu_receipt **out);
 	int (*receipt_post)(struct cvy_gpu *gpu, struct cvy_gpu_receipt *receipt, struct CUstream_st *stream);
@@ -130,7 +139,7 @@ struct cvy_gpu_ops {
 	int (*receipt_look)(struct cvy_gpu *gpu, struct cvy_gpu_receipt *receipt, struct cvy_gpu_status *out);
 	void (*receipt_free)(struct cvy_gpu *gpu, struct cvy_gpu_receipt *receipt);
 
-	/* As launch, of a copy of the @bytes bytes at call->send; a library without it takes no alltoall in place. */
+	/* As launch, of a copy of the @bytes bytes at call->send. */
 	int (*launch_aside)(struct cvy_gpu *gpu, struct cvy_gpu_call *call, uint64_t bytes, struct CUstream_st *stream);
 };
 
@@ -138,7 +147,7 @@ struct cvy_gpu_ops {
 void cvy_gpu_begin(struct cvy_gpu *gpu, struct cvy_gpu_call *call);
 uint64_t cvy_gpu_cycles(const struct cvy_gpu *gpu, int ms);
 
-/* Dispatch and combine (ep.cu). A library without it has none. */
+/* Dispatch and combine (ep.cu). */
 #define CVY_GPU_EP_SYMBOL "cvy_gpu_ep_ops"
 
 struct cvy_ep_args;
@@ -160,7 +169,7 @@ struct cvy_gpu_ep_ops {
 	int (*outputs)(struct cvy_gpu *gpu, const struct cvy_ep_outputs *outputs, struct CUstream_st *stream);
 };
 
-/* Messages (message.cu). A library without it has none. */
+/* Messages (message.cu). */
 #define CVY_GPU_MESSAGE_SYMBOL "cvy_gpu_message_ops"
 
 struct cvy_gpu_message_ops {

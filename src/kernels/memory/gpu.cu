@@ -12,45 +12,7 @@
 
 const struct cvy_gpu_entry *cvy_kernels;
 
-/* ---- memory that peers map ---- */
-
-static int gpu_chunk(struct cvy_gpu *gpu, int rank, int generation)
-{
-	return gpu->memory->chunk(gpu, rank, generation);
-}
-
-static int gpu_chunk_fd(struct cvy_gpu *gpu, int rank, int generation, int *fd)
-{
-	return gpu->memory->chunk_fd(gpu, rank, generation, fd);
-}
-
-static int gpu_unchunk(struct cvy_gpu *gpu, int rank, int generation)
-{
-	return gpu->memory->unchunk(gpu, rank, generation);
-}
-
-static int gpu_attach(struct cvy_gpu *gpu, int rank, int generation, int fd)
-{
-	return gpu->memory->attach(gpu, rank, generation, fd);
-}
-
-static int gpu_detach(struct cvy_gpu *gpu, int rank, int generation)
-{
-	return gpu->memory->detach(gpu, rank, generation);
-}
-
-static int gpu_window(struct cvy_gpu *gpu, size_t bytes, void **base, int *fd)
-{
-	int err = gpu->memory->window(gpu, bytes, fd);
-
-	*base = (void *)gpu->window;
-	return err;
-}
-
-static int gpu_attach_window(struct cvy_gpu *gpu, int rank, int generation, int fd)
-{
-	return gpu->memory->attach_window(gpu, rank, generation, fd);
-}
+/* ---- registered memory ---- */
 
 /* Where in the own window @bytes bytes at @at stand, plus 1; 0: they do not, or not at a packet's boundary. */
 static uint64_t lent(const struct cvy_gpu *gpu, const void *at, uint64_t bytes)
@@ -304,6 +266,11 @@ static int gpu_memory(const struct cvy_gpu *gpu)
 	return gpu->memory == &cvy_gpu_ipc ? COVEY_DEVICE_MEMORY_IPC : COVEY_DEVICE_MEMORY_VMM;
 }
 
+static const struct cvy_gpu_memory *gpu_mapped(const struct cvy_gpu *gpu)
+{
+	return gpu->memory;
+}
+
 /* ---- threads of the application ---- */
 
 /*
@@ -547,13 +514,7 @@ extern "C" __attribute__((visibility("default"))) const struct cvy_gpu_ops cvy_g
 	gpu_why,
 	gpu_describe,
 	gpu_memory,
-	gpu_chunk,
-	gpu_chunk_fd,
-	gpu_unchunk,
-	gpu_attach,
-	gpu_detach,
-	gpu_window,
-	gpu_attach_window,
+	gpu_mapped,
 	gpu_gate,
 	gpu_counters,
 	gpu_words,

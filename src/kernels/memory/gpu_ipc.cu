@@ -332,7 +332,7 @@ static int ipc_detach(struct cvy_gpu *gpu, int rank, int generation)
 
 /* ---- registered memory ---- */
 
-static int ipc_window(struct cvy_gpu *gpu, size_t bytes, int *fd)
+static int ipc_window(struct cvy_gpu *gpu, size_t bytes, void **base, int *fd)
 {
 	struct block *b;
 	int err = new_block(gpu, (bytes + PAGE - 1) / PAGE * PAGE, &b);
@@ -340,6 +340,7 @@ static int ipc_window(struct cvy_gpu *gpu, size_t bytes, int *fd)
 	if (err)
 		return err;
 	gpu->ipc->window = b;
+	*base = b->at;
 	gpu->window = (CUdeviceptr)(uintptr_t)b->at;
 	gpu->window_bytes = b->bytes;
 	gpu->windows = gpu->window; /* there are some; where is in the table */

@@ -40,22 +40,6 @@ struct driver {
 	CUresult (*text)(CUresult, const char **);
 };
 
-/* How others come to map memory of this device. As the functions of struct cvy_gpu_ops, whose names they have. */
-struct cvy_gpu_memory {
-	int (*open)(struct cvy_gpu *gpu, int peers); /* @peers: as in struct cvy_gpu_args */
-	void (*close)(struct cvy_gpu *gpu);
-	int (*chunk)(struct cvy_gpu *gpu, int rank, int generation);
-	int (*chunk_fd)(struct cvy_gpu *gpu, int rank, int generation, int *fd);
-	int (*unchunk)(struct cvy_gpu *gpu, int rank, int generation);
-	int (*attach)(struct cvy_gpu *gpu, int rank, int generation, int fd);
-	int (*detach)(struct cvy_gpu *gpu, int rank, int generation);
-	int (*window)(struct cvy_gpu *gpu, size_t bytes, int *fd);
-	int (*attach_window)(struct cvy_gpu *gpu, int rank, int generation, int fd);
-	void (*idle)(
-		struct cvy_gpu
-			*gpu); /* the device has been waited for, and stands still. Any thread; NULL: nothing to do */
-};
-
 struct cvy_ipc;
 struct cvy_gpu_copies;
 struct cvy_gpu_receipts;
@@ -165,16 +149,9 @@ template <auto KERNEL, typename ARGS>
 static inline int cvy_gpu_launch_beside(struct cvy_gpu *gpu, int ctas, int threads, ARGS args, cudaStream_t stream,
 					const char *what)
 {
-	void (*const kernel)(ARGS) = (void (*)(ARGS))cvy_listed<KERNEL>.at;
-	struct cvy_gpu_call call = {};
-	cudaLaunchAttribute beside = {};
-	cudaLaunchConfig_t config = { dim3((unsigned)ctas),   dim3((unsigned)threads), 0, stream, &beside,
-				      gpu->overlaps ? 1u : 0u };
+	void *all[] = { &args };
 
-	cvy_gpu_begin(gpu, &call);
-	beside.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-	beside.val.programmaticStreamSerializationAllowed = 1;
-	return check(gpu, cudaLaunchKernelEx(&config, kernel, args), what);
+	return check(gpu, cvy_gpu_launch_kernel(gpu, &cvy_listed<KERNEL>, ctas, threads, all, 0, stream), what);
 }
 const struct cvy_gpu_entry *cvy_gpu_kernel(const struct cvy_gpu_call *call);  /* collectives.cu */
 const struct cvy_gpu_entry *cvy_ep_bulk_kernel(const struct cvy_ep_args *a);  /* ep_bulk.cu */

@@ -243,7 +243,7 @@ static int vmm_attach_window(struct cvy_gpu *gpu, int rank, int generation, int 
 			 &gpu->at[CVY_GPU_WINDOW][i]);
 }
 
-static int vmm_window(struct cvy_gpu *gpu, size_t bytes, int *fd)
+static int vmm_window(struct cvy_gpu *gpu, size_t bytes, void **base, int *fd)
 {
 	const size_t all = cvy_gpu_whole_pages(bytes);
 	CUmemGenericAllocationHandle handle;
@@ -264,6 +264,7 @@ static int vmm_window(struct cvy_gpu *gpu, size_t bytes, int *fd)
 	if (!err)
 		err = check(gpu, cudaStreamSynchronize(gpu->stream), "clearing a window");
 	gpu->driver.release(handle);
+	*base = (void *)gpu->window;
 	gpu->window_bytes = all;
 	gpu->window_stride = all;
 	return err;

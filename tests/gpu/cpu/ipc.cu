@@ -43,7 +43,7 @@ static int own(int link)
 	char end;
 	int fd;
 
-	if (ops->chunk(gpu, 1, 0) || ops->chunk_fd(gpu, 1, 0, &fd))
+	if (ops->mapped(gpu)->chunk(gpu, 1, 0) || ops->mapped(gpu)->chunk_fd(gpu, 1, 0, &fd))
 		return 1;
 	memset(&control, 0, sizeof(control));
 	msg.msg_iov = &one;
@@ -119,7 +119,7 @@ static int attach_with(struct cvy_gpu *gpu, int fd, int left, const char *says)
 	for (int i = 0; i <= left; i++)
 		close(next[i]);
 	setrlimit(RLIMIT_NOFILE, &few);
-	err = ops->attach(gpu, 1, 0, fd);
+	err = ops->mapped(gpu)->attach(gpu, 1, 0, fd);
 	setrlimit(RLIMIT_NOFILE, &was);
 	if (err && strstr(ops->why(gpu), says) && descriptors() == held && maps() == mapped)
 		return 0;
@@ -149,7 +149,7 @@ int main(void)
 	failed += attach_with(gpu, fd, 0, "no descriptor is left for memory of a peer");
 	failed += attach_with(gpu, fd, 1, "memory of a peer"); /* this runtime takes one to open it */
 	mapped = maps();
-	if (ops->attach(gpu, 1, 0, fd) || maps() != mapped + 1) {
+	if (ops->mapped(gpu)->attach(gpu, 1, 0, fd) || maps() != mapped + 1) {
 		fprintf(stderr, "where descriptors are left: %s\n", ops->why(gpu));
 		failed++;
 	}

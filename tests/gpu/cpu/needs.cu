@@ -63,20 +63,20 @@ int main(void)
 	same("bytes without peers", before - bytes_left(), needs.own);
 	fds = descriptors();
 	for (int r = 1; r < RANKS; r++)
-		failed += ops->chunk(gpu, r, 0) != 0;
+		failed += ops->mapped(gpu)->chunk(gpu, r, 0) != 0;
 	same("bytes of chunks", before - bytes_left(), needs.own + needs.chunks);
 	fds += RANKS - 1; /* here memory itself is a descriptor */
 	for (int r = 1; r < RANKS; r++)
-		failed += ops->chunk_fd(gpu, r, 0, &fd) != 0; /* the group keeps it (device_chunk.c) */
-	failed += ops->window(gpu, WINDOW, &window, &fd) != 0;
+		failed += ops->mapped(gpu)->chunk_fd(gpu, r, 0, &fd) != 0; /* the group keeps it (device_chunk.c) */
+	failed += ops->mapped(gpu)->window(gpu, WINDOW, &window, &fd) != 0;
 	same("bytes of a window", before - bytes_left(), needs.own + needs.chunks + needs.window);
 	same("descriptors", (uint64_t)(descriptors() - fds), (uint64_t)needs.descriptors);
 	for (int r = 1; r < RANKS; r++) { /* any chunk and any window: the own ones */
 		int own;
 
-		failed += ops->chunk_fd(gpu, r, 0, &own) != 0;
-		mappings += !ops->attach(gpu, r, 0, own);
-		mappings += !ops->attach_window(gpu, r, 0, fd);
+		failed += ops->mapped(gpu)->chunk_fd(gpu, r, 0, &own) != 0;
+		mappings += !ops->mapped(gpu)->attach(gpu, r, 0, own);
+		mappings += !ops->mapped(gpu)->attach_window(gpu, r, 0, fd);
 		close(own);
 	}
 	same("mappings", (uint64_t)mappings, (uint64_t)needs.mappings);

@@ -124,17 +124,20 @@ static void leave(struct cvy_gpu *gpu, const struct cvy_gpu_scope *had)
 {
 }
 
+static const struct cvy_gpu_memory mapped = {
+	.chunk = chunk,
+	.chunk_fd = chunk_fd,
+	.unchunk = unchunk,
+	.attach = attach,
+	.detach = detach,
+};
+
 const struct cvy_gpu_ops numbers = {
 	.enter = enter,
 	.leave = leave,
 	.gate = gate,
 	.counters = counters,
 	.words = words,
-	.chunk = chunk,
-	.chunk_fd = chunk_fd,
-	.unchunk = unchunk,
-	.attach = attach,
-	.detach = detach,
 	.read = read_chunk,
 	.write = write_chunk,
 	.mailbox = mailbox,
@@ -168,6 +171,7 @@ struct cvy_device *device_new(void (*hear)(void *ctx, const struct cvy_event *ev
 	struct cvy_device *d = calloc(1, sizeof(*d));
 
 	d->ops = &numbers;
+	d->mapped = &mapped;
 	d->send = say_nothing;
 	d->agent.post = hear;
 	d->window_fd = -1;
