@@ -354,6 +354,36 @@ static __device__ __forceinline__ void cvy_ep_say_sent(const struct cvy_ep_turn 
 		cvy_ep_record(&t->a->state->lane[t->r->index], t->base, step, t->r->lane.mask);
 }
 
+/* Of the last step that cvy_ep_owes_last() sends there is no record: a later change must not take the lane for one that has all. */
+template <int HOT> static __device__ __forceinline__ int cvy_ep_records(const struct cvy_ep_turn *t)
+{
+	return cvy_mode<HOT>(t->r) != CVY_COMPLETE || t->a->form.steps == 1;
+}
+
+/*
+ * All threads, of a lane that gets nothing: is its last step to be sent even so? If it has not been, to the ranks that did come to
+ * theirs: they have all steps before, and wait for this one. Their headers of it are here since before the change. Others may still
+ * read what stands in that slot.
+ */
+static __device__ __forceinline__ int cvy_ep_owes_last(struct cvy_ep_turn *t)
+{
+	const struct cvy_ep_step s = cvy_ep_step_of(t, t->a->form.steps - 1);
+
+	if ((int)(cvy_load_word(&t->a->state->lane[t->r->index].mask) >> 32) + 1 >= t->a->form.steps)
+		return 0;
+	__syncthreads(); /* behind cvy_ep_none_yet() */
+	CVY_EACH_OWN(p)
+	{
+		if (cvy_has(t->peers, p) && cvy_load_word((const uint64_t *)(cvy_from(&t->a->call, t->r, p) +
+									     cvy_ep_line_at(t, &s, 0) + 8)) != s.tag)
+			cvy_ranks_join(&t->sh->unsent, p);
+	}
+	__syncthreads();
+	t->peers = cvy_ranks_but(t->peers, t->sh->unsent);
+	t->sent = 0;
+	return cvy_ranks_any(t->peers);
+}
+
 /* After a step: did a warp stop? Those that are late are waited for no more. Alike for all threads. */
 static __device__ __forceinline__ int cvy_ep_stopped(struct cvy_ep_turn *t)
 {

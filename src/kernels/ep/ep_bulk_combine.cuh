@@ -411,7 +411,8 @@ template <int ONCE> struct cvy_ep_bulk_combine {
 		if (!cvy_ep_must_send<HOT>(t, step))
 			return;
 		CVY_TRACED(TELL, step);
-		cvy_ep_say_sent(t, step);
+		if (cvy_ep_records<HOT>(t))
+			cvy_ep_say_sent(t, step);
 		if (!cvy_ranks_equal(bulk, t->peers)) {
 			struct cvy_ep_apart x;
 
@@ -497,10 +498,12 @@ template <int ONCE> struct cvy_ep_bulk_combine {
 		int first = complete ? a->form.steps - 1 : 0, round = 0;
 
 		t.sources = cvy_ranks_but(t.sources, late);
-		if (complete && a->form.steps > 1 && sh->nothing) {
-			by_lines::nothing(t);
+		const int none = complete && a->form.steps > 1 && sh->nothing;
+
+		if (none)
+			by_lines::nothing(a, r, sh);
+		if (none && !cvy_ep_owes_last(&t))
 			return 0;
-		}
 		if (!HOT) {
 			begin(sh);
 			__syncthreads();
@@ -512,6 +515,8 @@ template <int ONCE> struct cvy_ep_bulk_combine {
 			struct cvy_ep_share share;
 			cvy_ranks bulk = cvy_ranks_none();
 
+			if (none && !more)
+				break;
 			if (more && cvy_ep_must_send<HOT>(&t, step + 1))
 				prepare(&t, step + 1, &cut, dynamic, round);
 			if (step < first)

@@ -335,7 +335,8 @@ template <int ONCE, int BEGINS, int CODED = 0> struct cvy_ep_combine {
 			cvy_ep_who<ONCE>(t, s, t->sh->theirs, CVY_EP_WARPS);
 		if (!one)
 			__syncthreads();
-		cvy_ep_say_sent(t, step);
+		if (cvy_ep_records<HOT>(t))
+			cvy_ep_say_sent(t, step);
 		if (far && !cvy_ep_far_may_push(t, s, step))
 			return;
 		cvy_ep_overtake(t, s, step);
@@ -354,40 +355,10 @@ template <int ONCE, int BEGINS, int CODED = 0> struct cvy_ep_combine {
 		send<1>(&t, &s, 0);
 	}
 
-	/*
-	 * The last step of a lane that did not come to it, to the ranks that did: they have its steps before, and wait for this one. Their
-	 * headers of it are here since before the change. Others may still read what stands in that slot. The record stays as it was: a
-	 * later change must not take the lane for one that has all.
-	 */
-	static __device__ __noinline__ void send_last(struct cvy_ep_turn t)
-	{
-		const struct cvy_ep_step s = cvy_ep_step_of(&t, t.a->form.steps - 1);
-		struct cvy_ep_shared *sh = t.sh;
-
-		__syncthreads(); /* behind cvy_ep_none_yet() */
-		CVY_EACH_OWN(p)
-		{
-			if (cvy_has(t.peers, p) &&
-			    cvy_load_word((const uint64_t *)(cvy_from(&t.a->call, t.r, p) + cvy_ep_line_at(&t, &s, 0) +
-							     8)) != s.tag)
-				cvy_ranks_join(&sh->unsent, p);
-		}
-		cvy_ep_nobody(sh);
-		__syncthreads();
-		t.peers = cvy_ranks_but(t.peers, sh->unsent);
-		cvy_ep_who<ONCE>(&t, &s, sh->theirs, CVY_EP_WARPS);
-		__syncthreads();
-		cvy_ep_push_headers_back<ONCE>(&t, &s, 0, sh->theirs, t.peers);
-		cvy_ep_push_results<ONCE, CODED>(&t, &s, 0, sh->theirs, t.peers);
-		if (cvy_far(t.r))
-			cvy_ep_far_put(&t, &s, lines(&t, &s, sh->theirs, (int)threadIdx.x));
-	}
-
 	/* It got nothing, and says so. */
-	static __device__ __noinline__ void nothing(struct cvy_ep_turn t)
+	static __device__ __noinline__ void nothing(const struct cvy_ep_args *a, const struct cvy_lane_run *r,
+						    struct cvy_ep_shared *sh)
 	{
-		const struct cvy_ep_args *a = t.a;
-		const struct cvy_lane_run *r = t.r;
 		const uint64_t bytes = (uint64_t)a->hidden * 2;
 
 #pragma unroll 1
@@ -395,10 +366,8 @@ template <int ONCE, int BEGINS, int CODED = 0> struct cvy_ep_combine {
 #pragma unroll 1
 			for (uint64_t i = threadIdx.x; i < (bytes + 7) / 8; i += CVY_EP_THREADS)
 				cvy_word_put(a->out + (size_t)token * bytes, i, bytes, 0);
-		if ((int)(cvy_load_word(&a->state->lane[r->index].mask) >> 32) + 1 < a->form.steps)
-			send_last(t);
 		if (threadIdx.x == 0)
-			t.sh->left_out = r->lane.mask;
+			sh->left_out = r->lane.mask;
 	}
 
 	/* Of an operation that others have completed, a lane lacks the last step alone; or, by deadlines, more, and then all of it. */
@@ -409,10 +378,12 @@ template <int ONCE, int BEGINS, int CODED = 0> struct cvy_ep_combine {
 		struct cvy_ep_turn t = cvy_ep_begin<HOT>(a, r, sh);
 
 		t.sources = cvy_ranks_but(t.sources, late);
-		if (cvy_mode<HOT>(r) == CVY_COMPLETE && a->form.steps > 1 && sh->nothing) {
-			nothing(t);
+		const int none = cvy_mode<HOT>(r) == CVY_COMPLETE && a->form.steps > 1 && sh->nothing;
+
+		if (none)
+			nothing(a, r, sh);
+		if (none && !cvy_ep_owes_last(&t))
 			return 0;
-		}
 #pragma unroll 1
 		for (int step = cvy_mode<HOT>(r) == CVY_COMPLETE ? a->form.steps - 1 : 0; step < a->form.steps;
 		     step++) {
@@ -421,6 +392,8 @@ template <int ONCE, int BEGINS, int CODED = 0> struct cvy_ep_combine {
 			int stopped;
 
 			send<HOT>(&t, &s, step);
+			if (none)
+				return 0;
 			begun = cvy_ep_begin_sum<ONCE, BEGINS>(&t, &s);
 			CVY_TRACED(HEAR, step);
 			cvy_ep_hear<0>(&t, &s);
