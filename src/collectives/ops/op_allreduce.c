@@ -41,7 +41,7 @@ static void publish_shards(struct cvy_engine *e, const struct cvy_op *op, uint64
 
 static void allreduce_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
 {
-	if (op->rounds == 2 && op->way == CVY_WAY_FLAT && !op->lends)
+	if (op->rounds == 2 && op->way == CVY_WAY_FLAT && !op->lends && op->bytes > CVY_LINE_DATA)
 		publish_shards(e, op, i, line);
 	else
 		cvy_publish_piece(e, op, i, line);

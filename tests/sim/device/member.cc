@@ -471,6 +471,7 @@ static struct cvy_device *device_open(struct process *p)
 		fprintf(stderr, "no device: %s\n", why);
 		abort();
 	}
+	d->mapped = cvy_gpu_ops.mapped(d->gpu);
 	p->far_from = d->gpu->out;
 	p->far_to = d->gpu->out + MAPPINGS * CVY_GPU_STRIDE;
 	return d;
