@@ -28,11 +28,13 @@ const char *const chaos_slip_names[CHAOS_L_COUNTED] = { "root",	 "count",     "t
 /* The parts of an operation's call that can be wrong. Counts of alltoallv are those of two ranks each. */
 static uint32_t slips_of(int op)
 {
-	const struct operation *o = &operation_table[op];
-	bool pairs = o->uneven && o->send_blocks;
+	const struct operation *o;
+	bool pairs;
 
 	if (op >= OP_SENDRECV)
 		return op == CHAOS_W_DISPATCH ? BIT(CHAOS_L_HANDLE) : 0;
+	o = &operation_table[op];
+	pairs = o->uneven && o->send_blocks;
 	return BIT(CHAOS_L_OPERATION) | (o->no_data ? 0 : BIT(CHAOS_L_TYPE) | BIT(CHAOS_L_ARGUMENT)) |
 	       (o->no_data || pairs ? 0 : BIT(CHAOS_L_COUNT)) | (o->reduces ? BIT(CHAOS_L_REDUCTION) : 0) |
 	       (o->rooted ? BIT(CHAOS_L_ROOT) : 0) | (pairs ? BIT(CHAOS_L_BLOCK) | BIT(CHAOS_L_OWN) : 0);
@@ -83,7 +85,8 @@ static struct chaos_call right_call(const struct chaos_member *m)
 {
 	const struct chaos_mistake *x = m->mistake;
 	size_t most = chaos_elements(m) / 2;
-	bool whole = x->slip != CHAOS_L_OPERATION && !operation_has_blocks(&operation_table[x->op]);
+	bool whole = x->slip != CHAOS_L_OPERATION && x->slip != CHAOS_L_HANDLE &&
+		     !operation_has_blocks(&operation_table[x->op]);
 
 	return (struct chaos_call){ .op = x->op,
 				    .count = 1 + draw(x, 7, whole ? most + 1 : most / CHAOS_MAX_RANKS + 1),

@@ -226,7 +226,7 @@ static void fill_args(void)
 	static int32_t experts[4] = { 0, 1, 2 }, count[4], source[64], recv_experts[64], flat[128], triplets[192];
 	static uint32_t arrived[COVEY_EP_ARRIVED_ROWS + 64];
 	static int64_t range[64];
-	static float scales[64], weights[4], recv_weights[64], constant_v[8];
+	static float scales[64], weights[4], recv_weights[64], constant_v[8], bias[32];
 
 	room.ep_config = (struct covey_ep_config)COVEY_EP_CONFIG_INIT;
 	room.ep_sizes = (struct covey_ep_sizes)COVEY_EP_SIZES_INIT;
@@ -264,7 +264,7 @@ static void fill_args(void)
 							 .constant_a1 = weights,
 							 .constant_a2 = weights,
 							 .constant_v = constant_v,
-							 .bias = constant_v,
+							 .bias = bias,
 							 .out = out };
 }
 
