@@ -414,7 +414,7 @@ struct cvy_fault *cvy_mesh_fault(struct cvy_mesh *mesh)
 	return NULL;
 }
 
-/* What has nothing to do here. */
+/* Calls with nothing to do here. */
 #define NOTHING_TO_DO(NAME, ...) \
 	void NAME(__VA_ARGS__) \
 	{ \

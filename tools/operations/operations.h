@@ -40,7 +40,7 @@ struct operation_call {
 	void *recv;
 	size_t count; /* elements of a block; of allgatherv of the own one */
 	int dtype, redop, root;
-	int rank, size;							     /* of the group; for OP_SENDRECV alone */
+	int rank, size;							     /* of the group; OP_SENDRECV reads them */
 	const size_t *send_counts, *send_displs, *recv_counts, *recv_displs; /* of the uneven ones */
 	struct covey_group *group;
 	struct CUstream_st *stream; /* NULL: host memory */

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "chain.h"
+#include "floats.h"
 #include "hash.h"
 #include "hosts.h"
 #include "guard.h"
@@ -579,27 +580,17 @@ static int step(struct cvy_engine *e)
 	return progress;
 }
 
-#if defined(__x86_64__)
-#define GET_FLOATS() __builtin_ia32_stmxcsr()
-#define SET_FLOATS(word) __builtin_ia32_ldmxcsr(word)
-#else
-#define GET_FLOATS() PLAIN_FLOATS
-#define SET_FLOATS(word) ((void)(word))
-#endif
-#define PLAIN_FLOATS 0x1f80u /* nearest even, denormals kept, no exception raised */
-#define FLOATS_SEEN 0x3fu    /* what has been raised */
-
 int cvy_engine_step(struct cvy_engine *e)
 {
 	/* Whoever steps folds, with the same bits on all ranks: not as the thread of a caller rounds or flushes denormals. */
-	unsigned floats = GET_FLOATS(), odd = (floats ^ PLAIN_FLOATS) & ~FLOATS_SEEN;
+	unsigned floats = CVY_GET_FLOATS(), odd = (floats ^ CVY_PLAIN_FLOATS) & ~CVY_FLOATS_SEEN;
 	int progress;
 
 	if (odd)
-		SET_FLOATS(PLAIN_FLOATS);
+		CVY_SET_FLOATS(CVY_PLAIN_FLOATS);
 	progress = __atomic_load_n(&e->here.ended, __ATOMIC_RELAXED) ? 0 : step(e);
 	if (odd)
-		SET_FLOATS(floats);
+		CVY_SET_FLOATS(floats);
 	if (__builtin_expect(!__atomic_load_n(&e->here.ended, __ATOMIC_RELAXED), 1))
 		return progress;
 	cvy_engine_look_for_end(e); /* it may have ended by itself: no memory for a set of members */

@@ -202,7 +202,7 @@ const char *cudaGetErrorString(cudaError_t)
 	return "an error";
 }
 
-/* What has nothing to do here. */
+/* Calls with nothing to do here. */
 #define NOTHING_TO_DO(NAME, ...) \
 	cudaError_t NAME(__VA_ARGS__) \
 	{ \
