@@ -7,6 +7,8 @@
 
 #include "device_state.h"
 
+#pragma GCC diagnostic ignored "-Wunused-parameter" /* calls whose shape others give */
+
 #define OP 5 /* operations that are complete when the device is frozen */
 
 /* The kernel of operation OP. */
@@ -20,7 +22,7 @@ extern struct kernel {
 	uint32_t without;		  /* ranks that are no contributors any more */
 } kernel;
 extern struct cvy_gpu_mailbox box;
-extern const struct cvy_gpu_ops numbers;
+extern struct cvy_gpu_ops numbers; /* a test may put its own in */
 
 extern int read_from, fresh[CVY_GPU_RANKS];			    /* generation that was read; that was made last */
 extern int stands[2][CVY_GPU_RANKS][CVY_GPU_GENERATIONS], attached; /* chunks here; mapped of others; times */

@@ -6,15 +6,10 @@
  */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "../../suite.h"
 #include "clock.h"
-#include "device_message.h"
 #include "numbers.h"
-
-#pragma GCC diagnostic ignored "-Wunused-parameter" /* calls whose shape others give */
 
 #define CHANGES 2000 /* in which two threads meet */
 
@@ -346,15 +341,13 @@ static int idle(struct cvy_gpu *gpu, int ending)
 TEST(device_suspects_who_does_not_answer)
 {
 	struct cvy_device *d = device_new(hear_suspicions);
-	struct cvy_gpu_ops ops = numbers;
 	struct cvy_config config = { .topology = (char[]){ "3x1" }, .queues = (char[]){ "copy" }, .max_ranks = 3 };
 	uint64_t until;
 
-	ops.reach = reach;
-	ops.copies_open = no_error;
-	ops.synchronise = idle;
+	numbers.reach = reach;
+	numbers.copies_open = no_error;
+	numbers.synchronise = idle;
 	config.interface = config.rdma_device = (char[]){ "" };
-	d->ops = &ops;
 	d->join_ms = 20;
 	ck_assert_int_eq(cvy_device_queues_open(d, &config), 0);
 	suspected = 0;
@@ -401,226 +394,6 @@ TEST(device_gives_up_once_when_it_is_outrun)
 	cvy_device_look(d);
 	cvy_device_look(d);
 	ck_assert_int_eq(given_up, 1);
-	cvy_errbox_free(d->box);
-	device_free(d);
-}
-
-/* What a failed read leaves behind is no outcome. */
-static int status_not_read(struct cvy_gpu *gpu, struct cvy_gpu_status *to)
-{
-	memset(to, 0x11, sizeof(*to) / 2); /* a copy that broke off */
-	return COVEY_ERR_IO;
-}
-
-static int failure_not_read(struct cvy_gpu *gpu, uint64_t *failure)
-{
-	*failure = 0x1111;
-	return COVEY_ERR_IO;
-}
-
-static int synchronised_in_vain(struct cvy_gpu *gpu, int ending)
-{
-	return COVEY_ERR_IO;
-}
-
-static void *nothing_to_do(void *arg)
-{
-	return arg;
-}
-
-static int untouched(const void *at, size_t bytes)
-{
-	const uint8_t *byte = at;
-
-	for (size_t i = 0; i < bytes; i++)
-		if (byte[i] != 0x5a)
-			return 0;
-	return 1;
-}
-
-static int status_is_read(struct cvy_gpu *gpu, struct cvy_gpu_status *to)
-{
-	*to = (struct cvy_gpu_status){ .status = COVEY_ERR_LOST, .epoch = 4, .op = 9, .mask = 7, .missing = 2 };
-	return 0;
-}
-
-static int failed_once(struct cvy_gpu *gpu, uint64_t *failure)
-{
-	static int asked;
-
-	*failure = asked++ ? 0 : CVY_GPU_FAILURE(COVEY_ERR_MISMATCH, 5, 1, 77);
-	return 0;
-}
-
-/* A message's failure comes first, once; then it is the last operation's outcome again. */
-TEST(device_has_one_result)
-{
-	struct cvy_device *d = device_new(hear_nothing);
-	struct cvy_gpu_ops ops = numbers;
-	const struct cvy_gpu_message_ops messages = { .failure = failed_once };
-	struct covey_result result;
-
-	ops.status_read = status_is_read;
-	d->ops = &ops;
-	d->message = &messages;
-	ck_assert_int_eq(cvy_device_result(d, 3, &result), 0);
-	ck_assert_int_eq(result.status, COVEY_ERR_MISMATCH);
-	ck_assert_int_eq(result.peer, 5);
-	ck_assert_int_eq(result.tag, 77);
-	ck_assert_int_eq(cvy_device_result(d, 3, &result), 0);
-	ck_assert_int_eq(result.status, COVEY_ERR_LOST);
-	ck_assert_int_eq(result.peer, -1);
-	ck_assert_uint_eq(result.epoch, 4);
-	ck_assert_uint_eq(result.seq, 9);
-	ck_assert_uint_eq(result.mask.word[0], 5);
-	ck_assert_int_eq(result.size, 3);
-	device_free(d);
-}
-
-static int launched, receipt_err;
-
-static int count_launches(struct cvy_gpu *gpu, struct cvy_gpu_messages *m, struct CUstream_st *stream)
-{
-	launched++;
-	return 0;
-}
-
-static int promise_one(struct cvy_gpu *gpu, struct cvy_gpu_receipt *receipt)
-{
-	return 1;
-}
-
-static int keep_error(struct cvy_gpu *gpu, struct cvy_gpu_receipt *receipt, struct CUstream_st *stream, int err)
-{
-	receipt_err = err;
-	return err;
-}
-
-static int not_capturing(struct CUstream_st *stream)
-{
-	return 0;
-}
-
-static const struct cvy_gpu_message_ops kept_ops = { .launch = count_launches,
-						     .promise = promise_one,
-						     .promised = keep_error };
-
-/* Keeps a message in a group of calls. */
-static struct cvy_device *device_with_message(struct cvy_gpu_ops *ops)
-{
-	struct cvy_device *d = device_new(hear_nothing);
-	const struct cvy_device_message m = {
-		.sending = 1, .peer = 1, .grouped = 1, .receipt = (struct cvy_gpu_receipt *)d
-	};
-
-	*ops = numbers;
-	ops->capturing = not_capturing;
-	d->ops = ops;
-	d->message = &kept_ops;
-	d->contributors = cvy_ranks_with(cvy_ranks_one(0), 1);
-	d->roll.since[1] = 1;
-	launched = receipt_err = 0;
-	ck_assert_int_eq(cvy_device_message(d, &m), 0);
-	return d;
-}
-
-TEST(group_of_calls_launches_nothing_after_an_abort)
-{
-	struct cvy_gpu_ops ops;
-	struct cvy_device *d = device_with_message(&ops);
-
-	cvy_device_drain_abort(d);
-	ck_assert_int_eq(cvy_device_messages_end(), COVEY_ERR_ABORTED);
-	ck_assert_int_eq(launched, 0);
-	ck_assert_int_eq(receipt_err, COVEY_ERR_ABORTED);
-	device_free(d);
-	d = device_with_message(&ops);
-	d->ended = COVEY_ERR_FENCED;
-	ck_assert_int_eq(cvy_device_messages_end(), COVEY_ERR_FENCED);
-	ck_assert_int_eq(launched, 0);
-	ck_assert_int_eq(receipt_err, COVEY_ERR_FENCED);
-	device_free(d);
-}
-
-TEST(device_that_closes_in_a_group_of_calls_launches_nothing)
-{
-	struct cvy_gpu_ops ops;
-	struct cvy_device *d = device_with_message(&ops), *other = device_with_message(&ops);
-
-	ck_assert_int_eq(cvy_device_messages_drop(d), 1);
-	ck_assert_int_eq(cvy_device_messages_drop(d), 0);
-	device_free(d);
-	ck_assert_int_eq(cvy_device_messages_end(), 0);
-	ck_assert_int_eq(launched, 1);
-	device_free(other);
-}
-
-TEST(forked_child_does_not_launch_its_parents_messages)
-{
-	struct cvy_gpu_ops ops;
-	struct cvy_device *d = device_with_message(&ops);
-	pid_t child = fork();
-	int status = -1;
-
-	if (!child) {
-		cvy_device_messages_forget();
-		_exit(cvy_device_messages_end() || launched);
-	}
-	ck_assert_int_eq(waitpid(child, &status, 0), child);
-	ck_assert_int_eq(status, 0);
-	ck_assert_int_eq(cvy_device_messages_end(), 0);
-	ck_assert_int_eq(launched, 1);
-	device_free(d);
-}
-
-/* An error leaves the caller's result as it was, and has a cause. */
-TEST(device_writes_no_outcome_that_it_could_not_read)
-{
-	struct cvy_device *d = device_new(hear_nothing);
-	struct cvy_gpu_ops ops = numbers;
-	const struct cvy_gpu_message_ops messages = { .failure = failure_not_read };
-	struct covey_result result;
-	struct covey_error_info info;
-
-	ops.status_read = status_not_read;
-	d->ops = &ops;
-	d->message = &messages;
-	d->box = cvy_errbox_new();
-	memset(&result, 0x5a, sizeof(result));
-	ck_assert_int_eq(cvy_device_result(d, 3, &result), COVEY_ERR_IO);
-	ck_assert_int_eq(untouched(&result, sizeof(result)), 1);
-	cvy_errbox_get(d->box, &info);
-	ck_assert_str_eq(info.cause, "a device of numbers");
-	ops.status_read = status_is_read;
-	ck_assert_int_eq(cvy_device_result(d, 3, &result), COVEY_ERR_IO);
-	ck_assert_int_eq(untouched(&result, sizeof(result)), 1);
-	cvy_errbox_free(d->box);
-	device_free(d);
-}
-
-/* The safe point of a device that failed has none either. */
-TEST(device_gives_no_outcome_of_a_safe_point_that_failed)
-{
-	struct cvy_device *d = device_new(hear_nothing);
-	struct covey_result let_in = { .epoch = 1, .size = 3, .mask = { { 7 } } }, outcome;
-	struct cvy_gpu_ops ops = numbers;
-
-	ops.synchronise = synchronised_in_vain;
-	d->ops = &ops;
-	d->join_ms = 10000;
-	d->box = cvy_errbox_new();
-	cvy_device_drain_init(d);
-	learn(d, 1, 7, 0, 3);
-	ck_assert_int_eq(cvy_device_admit_drain(d, &let_in), COVEY_ERR_IO);
-	ck_assert_int_eq(cvy_device_draining(d), 0);
-	d->drain.begun = 1; /* once more, for the call that waits again */
-	d->drain.ended = 1;
-	d->drain.err = COVEY_ERR_IO;
-	ck_assert_int_eq(pthread_create(&d->drain.thread, NULL, nothing_to_do, NULL), 0);
-	memset(&outcome, 0x5a, sizeof(outcome));
-	ck_assert_int_eq(cvy_device_drained(d, &outcome), COVEY_ERR_IO);
-	ck_assert_int_eq(untouched(&outcome, sizeof(outcome)), 1);
-	cvy_device_drain_end(d);
 	cvy_errbox_free(d->box);
 	device_free(d);
 }
