@@ -4,7 +4,6 @@
  * what only a real server does: restarts, passwords, a stop. Skipped (77) where there is no server.
  */
 #include <check.h>
-#include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
@@ -20,16 +19,15 @@
 #include "../../suite.h"
 #include "clock.h"
 #include "loop.h"
-#include "redis_url.h"
 #include "store.h"
 #include "store_cases.h"
-#include "url.h"
 
 #define WATCHDOG_MS 20000
 
 struct real {
 	char dir[64], url[128];
 	pid_t server;
+	const char *options;
 	struct cvy_loop *loop;
 	struct cvy_store *store;
 	int up, down_err, down_count, replied, err, notices;
@@ -43,23 +41,22 @@ struct real {
 
 static struct real real;
 static struct bench bench;
-static int two_keys; /* the server lets nobody use more than key and channel of group g */
 
-static void server_start(struct real *r, const char *option, const char *value)
+/* @options: of redis-server, as a shell reads them; NULL: as before. */
+static void server_start(struct real *r, const char *options)
 {
-	char socket[96];
+	char line[600];
 
-	snprintf(socket, sizeof(socket), "%s/sock", r->dir);
+	r->options = options ? options : r->options;
 	r->server = fork();
 	ck_assert_int_ge(r->server, 0);
 	if (r->server)
 		return;
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	if (!freopen("/dev/null", "w", stdout))
-		_exit(1);
-	execlp("redis-server", "redis-server", "--port", "0", "--unixsocket", socket, "--save", "", "--dir", r->dir,
-	       option, value, two_keys ? "--user" : (char *)NULL, "default", "on", "nopass", "+@all", "resetkeys",
-	       "~covey:{g}:g", "~covey:{g}:n", "resetchannels", "&covey:{g}:n", (char *)NULL);
+	snprintf(line, sizeof(line),
+		 "exec redis-server --port 0 --unixsocket %s/sock --save '' --dir %s --loglevel warning %s > /dev/null",
+		 r->dir, r->dir, r->options);
+	execl("/bin/sh", "sh", "-c", line, (char *)NULL);
 	_exit(127);
 }
 
@@ -196,7 +193,7 @@ static void save(void *ctx)
 static void restart_from_disk(void *ctx)
 {
 	server_stop(ctx, SIGKILL);
-	server_start(ctx, "--loglevel", "warning");
+	server_start(ctx, NULL);
 }
 
 static void restart(void *ctx)
@@ -217,7 +214,7 @@ static void setup(void)
 	strcpy(real.dir, "/tmp/covey-redis-XXXXXX");
 	ck_assert_ptr_nonnull(mkdtemp(real.dir));
 	snprintf(real.url, sizeof(real.url), "redis+unix://%s/sock", real.dir);
-	server_start(&real, "--loglevel", "warning");
+	server_start(&real, "");
 	bench = (struct bench){ &real,	   call,  flush, restart, save,	  restart_from_disk,
 				published, { 0 }, "",	 { "" },  { "" }, 0 };
 }
@@ -237,8 +234,8 @@ static void teardown(void)
 TEST_LOOP(case_holds_on_redis, 0, store_case_count)
 {
 	server_stop(&real, SIGKILL);
-	two_keys = 1;
-	server_start(&real, "--loglevel", "warning");
+	server_start(&real, "--user default on nopass +@all resetkeys '~covey:{g}:g' '~covey:{g}:n' resetchannels "
+			    "'&covey:{g}:n'");
 	store_cases[_i].run(&bench);
 }
 
@@ -252,7 +249,7 @@ static int was_refused(struct real *r)
 TEST(wrong_password_is_final_and_not_told)
 {
 	server_stop(&real, SIGKILL);
-	server_start(&real, "--requirepass", "right");
+	server_start(&real, "--requirepass right");
 	setenv("COVEY_STORE_PASSWORD", "wrong-secret", 1);
 	client_open(&real, 200);
 	client_run(&real, was_refused); /* it tries by itself until the server is there */
@@ -277,7 +274,7 @@ static int restarted(struct real *r)
 		phase = 2;
 		r->up = 0;
 		server_stop(r, SIGKILL);
-		server_start(r, "--loglevel", "warning");
+		server_start(r, NULL);
 	}
 	if (phase == 3 && r->replied && r->err)
 		phase = 2; /* it was given to the connection that fell */
@@ -418,104 +415,6 @@ TEST(client_waits_longer_for_a_store_that_was_late)
 	ck_assert_int_eq(real.up, 1);
 }
 
-TEST(bad_urls_are_explained)
-{
-	static const char *const bad[] = { "",
-					   "http://x",
-					   "redis://",
-					   "redis://h:0",
-					   "redis://h:x",
-					   "redis://h/a",
-					   "redis+unix://a",
-					   "redis+unix:///a?x=1",
-					   "redis://u:p%zz@h",
-					   "redis://[::1",
-					   "redis+sentinel://h",
-					   "redis+sentinel://h/",
-					   "redis+sentinel://h,/m",
-					   "redis+sentinel://h:1,h:0/m",
-					   "redis+sentinel://h/m/x",
-					   "redis+sentinel://u:p%zz@h/m",
-					   "redis+sentinel://a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q/m" };
-	const struct cvy_store_sink sink = { 0 };
-	struct covey_error_info info;
-	struct cvy_store *store;
-	int err;
-
-	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-		ck_assert_int_eq(cvy_redis_open(bad[i], "g", NULL, &sink, 200, NULL, &store), COVEY_ERR_INVAL);
-		cvy_errbox_get(NULL, &info);
-		ck_assert_ptr_nonnull(strstr(info.cause, "redis://[user:password@]host"));
-		ck_assert_ptr_null(strstr(info.cause, "p%zz"));
-	}
-	/* With TLS in the build the file is missed, without it TLS is. */
-	err = cvy_redis_open("rediss://h?ca=/nowhere", "g", NULL, &sink, 200, NULL, &store);
-	cvy_errbox_get(NULL, &info);
-	ck_assert_ptr_nonnull(strstr(info.cause, err == COVEY_ERR_UNSUPPORTED ? "hiredis_ssl" : "/nowhere"));
-	ck_assert(err == COVEY_ERR_UNSUPPORTED || err == COVEY_ERR_INVAL);
-}
-
-TEST(sentinel_urls_are_taken_apart)
-{
-	struct cvy_redis_url u;
-
-	unsetenv("COVEY_STORE_PASSWORD");
-	ck_assert_int_eq(cvy_redis_url_parse("redis+sentinel://me:p%40ss@a:1,[::1]:2,c/my%20master/3", &u, NULL), 0);
-	ck_assert_int_eq(u.sentinels, 3);
-	ck_assert_str_eq(u.sentinel[0].host, "a");
-	ck_assert_int_eq(u.sentinel[0].port, 1);
-	ck_assert_str_eq(u.sentinel[1].host, "::1");
-	ck_assert_int_eq(u.sentinel[1].port, 2);
-	ck_assert_str_eq(u.sentinel[2].host, "c");
-	ck_assert_int_eq(u.sentinel[2].port, 26379);
-	ck_assert_str_eq(u.master, "my master");
-	ck_assert_str_eq(u.user, "me");
-	ck_assert_str_eq(u.password, "p@ss");
-	ck_assert_int_eq(u.db, 3);
-	ck_assert_str_eq(u.server.host, "");
-	ck_assert_int_eq(cvy_redis_url_parse("redis://h", &u, NULL), 0);
-	ck_assert_int_eq(u.sentinels, 0);
-	ck_assert_str_eq(u.server.host, "h");
-	ck_assert_int_eq(u.server.port, 6379);
-}
-
-/* Tokens of clouds stand for passwords. What is too long is refused, with the limit. */
-TEST(urls_have_room_for_tokens)
-{
-	static char token[CVY_SECRET_BYTES + 1], url[sizeof(token) + 64];
-	struct covey_error_info info;
-	static struct cvy_redis_url u;
-
-	memset(token, 'a', sizeof(token) - 1);
-	for (size_t bytes = CVY_SECRET_BYTES - 1; bytes <= CVY_SECRET_BYTES; bytes++) {
-		int want = bytes < CVY_SECRET_BYTES ? 0 : COVEY_ERR_INVAL;
-
-		token[bytes] = '\0';
-		snprintf(url, sizeof(url), "rediss://me:%s@h:1", token);
-		ck_assert_int_eq(cvy_redis_url_parse(url, &u, NULL), want);
-		if (!want)
-			ck_assert_str_eq(u.password, token);
-		setenv("COVEY_STORE_PASSWORD", token, 1);
-		ck_assert_int_eq(cvy_redis_url_parse("redis://h", &u, NULL), want);
-		unsetenv("COVEY_STORE_PASSWORD");
-		if (!want)
-			ck_assert_str_eq(u.password, token);
-		token[bytes] = 'a';
-	}
-	cvy_errbox_get(NULL, &info);
-	ck_assert_ptr_nonnull(strstr(info.cause, "COVEY_STORE_PASSWORD is longer than 16383 bytes"));
-}
-
-/* A server repeats what it refuses, and cuts it. */
-TEST(long_secrets_are_hidden_where_they_are_cut)
-{
-	char text[200] = "with args beginning with: 'abcdefghijklmnopqrstuvwxyz0123456789ABCDE' a",
-	     secret[] = "abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJK";
-
-	cvy_url_hide(text, sizeof(text), secret);
-	ck_assert_str_eq(text, "with args beginning with: '***' a");
-}
-
 static int pairs;
 
 static void count_pair(void *ctx, const char *key, const char *value)
@@ -539,13 +438,9 @@ TEST(admin_call_reports_a_missing_group)
 			 COVEY_ERR_STORE);
 }
 
-/* Runs redis-cli with @command against the server. */
 static void cli(const char *command)
 {
-	char line[400];
-
-	snprintf(line, sizeof(line), "redis-cli -s %s/sock %s > /dev/null", real.dir, command);
-	ck_assert_int_eq(system(line), 0);
+	ck_assert_int_eq(plain(&real, command), 0);
 }
 
 /* What ep-admin would say of group g: an error whose cause has @want. */
@@ -585,11 +480,25 @@ TEST(what_is_wrong_with_a_store_is_named)
 	assert_cause(COVEY_ERR_STORE, "replica that has lost its master");
 }
 
-/* A cluster of one node, behind a unix socket. */
+static int free_port(void)
+{
+	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t bytes = sizeof(at);
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	ck_assert(!bind(fd, (struct sockaddr *)&at, sizeof(at)) && !getsockname(fd, (struct sockaddr *)&at, &bytes));
+	close(fd);
+	return ntohs(at.sin_port);
+}
+
+/* A cluster of one node, behind a unix socket. Its bus has a port, by default one for all servers without a port. */
 TEST(a_cluster_that_does_not_serve_the_slot_is_named)
 {
+	char options[60];
+
 	server_stop(&real, SIGKILL);
-	server_start(&real, "--cluster-enabled", "yes");
+	snprintf(options, sizeof(options), "--cluster-enabled yes --cluster-port %d", free_port());
+	server_start(&real, options);
 	while (plain(&real, "ping"))
 		poll(NULL, 0, 20);
 	assert_cause(COVEY_ERR_STORE, "the store's cluster does not serve the group's slot: CLUSTERDOWN");
@@ -597,67 +506,6 @@ TEST(a_cluster_that_does_not_serve_the_slot_is_named)
 	while (!plain(&real, "cluster info | grep -q cluster_state:fail"))
 		poll(NULL, 0, 20);
 	assert_cause(COVEY_ERR_REFUSED, "no group named g");
-}
-
-/* A server that speaks like a node of a cluster: it sends whoever asks for the slot to the node at @port. */
-static pid_t other_node(int fd, int port)
-{
-	static const char info[] = "redis_version:7.0.0\r\nredis_mode:cluster\r\n";
-	pid_t pid = fork();
-	char text[512];
-
-	ck_assert_int_ge(pid, 0);
-	if (pid)
-		return pid;
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	for (;;) {
-		int asker = accept(fd, NULL, NULL);
-		ssize_t n;
-
-		while ((n = read(asker, text, sizeof(text) - 1)) > 0) {
-			text[n] = '\0';
-			if (strstr(text, "INFO"))
-				dprintf(asker, "$%zu\r\n%s\r\n", strlen(info), info);
-			else
-				dprintf(asker, "-MOVED 7629 127.0.0.1:%d\r\n", port);
-		}
-		close(asker);
-	}
-}
-
-static int listener(int *port)
-{
-	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	socklen_t bytes = sizeof(at);
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-	ck_assert(!bind(fd, (struct sockaddr *)&at, sizeof(at)) && !listen(fd, 8));
-	ck_assert(!getsockname(fd, (struct sockaddr *)&at, &bytes));
-	*port = ntohs(at.sin_port);
-	return fd;
-}
-
-TEST(nodes_that_name_each_other_are_named)
-{
-	const char *argv[] = { "peek" };
-	struct covey_error_info info = { 0 };
-	const char *why = "name each other for the group's slot: MOVED 7629";
-	int port[2], fd[2] = { listener(&port[0]), listener(&port[1]) };
-	pid_t node[2] = { other_node(fd[0], port[1]), other_node(fd[1], port[0]) };
-	char url[64];
-
-	snprintf(url, sizeof(url), "redis://127.0.0.1:%d", port[0]);
-	for (uint64_t ms = 500; ms <= 16000 && !strstr(info.cause, why); ms *= 2) {
-		ck_assert_int_eq(covey_admin_call(url, "g", 1, argv, cvy_now_ns() + ms * CVY_MS, NULL, NULL),
-				 COVEY_ERR_STORE);
-		covey_last_error(NULL, &info);
-	}
-	ck_assert_msg(strstr(info.cause, why) != NULL, "%s", info.cause);
-	for (int i = 0; i < 2; i++) {
-		kill(node[i], SIGKILL);
-		waitpid(node[i], NULL, 0);
-		close(fd[i]);
-	}
 }
 
 int main(void)

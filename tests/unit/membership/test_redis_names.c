@@ -209,26 +209,36 @@ TEST(a_sentinel_and_its_master_are_found_at_their_last_address)
 struct node {
 	int listener;
 	char moved[40]; /* HOST:PORT */
+	pthread_t thread;
 };
 
-/* A node of a cluster for one connection: it sends whoever asks for the slot elsewhere. */
+/* A node of a cluster: it sends whoever asks for the slot elsewhere. */
 static void *node_main(void *arg)
 {
 	static const char info[] = "redis_version:7.0.0\r\nredis_mode:cluster\r\n";
 	const struct node *node = arg;
-	int fd = accept(node->listener, NULL, NULL);
 	char question[400];
+	ssize_t n;
+	int fd;
 
-	if (fd < 0)
-		return NULL;
-	if (read(fd, question, sizeof(question)) > 0)
-		dprintf(fd, "$%zu\r\n%s\r\n", strlen(info), info);
-	if (read(fd, question, sizeof(question)) > 0)
-		dprintf(fd, "-MOVED 7629 %s\r\n", node->moved);
-	while (read(fd, question, sizeof(question)) > 0)
-		;
-	close(fd);
+	while ((fd = accept(node->listener, NULL, NULL)) >= 0) {
+		while ((n = read(fd, question, sizeof(question) - 1)) > 0) {
+			question[n] = '\0';
+			if (strstr(question, "INFO"))
+				dprintf(fd, "$%zu\r\n%s\r\n", strlen(info), info);
+			else
+				dprintf(fd, "-MOVED 7629 %s\r\n", node->moved);
+		}
+		close(fd);
+	}
 	return NULL;
+}
+
+static void node_close(struct node *node)
+{
+	shutdown(node->listener, SHUT_RDWR); /* accept() fails then */
+	pthread_join(node->thread, NULL);
+	close(node->listener);
 }
 
 /* What a request to a name ends with whose first address is such a node. */
@@ -236,16 +246,34 @@ static int ask_node(const char *moved, int ms, char *cause, size_t bytes)
 {
 	int at = 0, err;
 	struct node node = { .listener = place("127.0.0.3", &at, 1) };
-	pthread_t thread;
 	char url[80];
 
 	snprintf(node.moved, sizeof(node.moved), "%s", moved);
-	ck_assert_int_eq(pthread_create(&thread, NULL, node_main, &node), 0);
+	ck_assert_int_eq(pthread_create(&node.thread, NULL, node_main, &node), 0);
 	snprintf(url, sizeof(url), "redis://three.test:%d", at);
 	err = ask(url, ms, cause, bytes);
-	pthread_join(thread, NULL);
-	close(node.listener);
+	node_close(&node);
 	return err;
+}
+
+TEST(nodes_that_name_each_other_are_named)
+{
+	static const char why[] = "name each other for the group's slot: MOVED 7629";
+	struct node node[2];
+	int at[2] = { 0 };
+	char url[80], cause[240];
+
+	for (int i = 0; i < 2; i++)
+		node[i].listener = place("127.0.0.1", &at[i], 1);
+	for (int i = 0; i < 2; i++) {
+		snprintf(node[i].moved, sizeof(node[i].moved), "127.0.0.1:%d", at[!i]);
+		ck_assert_int_eq(pthread_create(&node[i].thread, NULL, node_main, &node[i]), 0);
+	}
+	snprintf(url, sizeof(url), "redis://127.0.0.1:%d", at[0]);
+	ck_assert_int_eq(ask_until(url, why, cause, sizeof(cause)), COVEY_ERR_STORE);
+	ck_assert_msg(strstr(cause, why) != NULL, "%s", cause);
+	for (int i = 0; i < 2; i++)
+		node_close(&node[i]);
 }
 
 TEST(a_node_that_is_named_is_found_at_the_last_address_of_its_name)
