@@ -7,6 +7,7 @@
 #include "harness.h"
 
 #include <math.h>
+#include <signal.h>
 
 #include "reduce.h"
 
@@ -92,6 +93,28 @@ static inline int32_t ep_route(enum routing routing, int experts, uint64_t *stat
 	default:
 		return (int32_t)(r % (uint64_t)experts);
 	}
+}
+
+/* Three processes, of which rank 2 dies in its tenth round. */
+struct ep_kill {
+	struct covey_config config;
+	enum ep_when { EP_BEFORE, EP_SENT, EP_BETWEEN } when; /* of dispatch, and of the two phases */
+};
+
+static inline void ep_may_die(const struct ep_kill *plan, int rank, uint64_t round, enum ep_when when)
+{
+	if (rank == 2 && round == 10 && plan->when == when)
+		raise(SIGKILL);
+}
+
+/* @i below 6: each moment, over shared memory and over TCP. */
+static inline void ep_kill(int i, const char *name, int (*rank)(void *plan, int rank))
+{
+	struct ep_kill plan = { .config = harness_config_over(i % 2, name, 3), .when = (enum ep_when)(i / 2) };
+	pid_t pid[3];
+
+	harness_fork_all(rank, &plan, pid, 3);
+	harness_reap_all(pid, 3, 2);
 }
 
 #endif

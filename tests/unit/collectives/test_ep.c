@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Dispatch and combine through the engine, against what each token must come back as: expert e multiplies
- * by e + 1, so out[t] = sum over k of w * bf16(x * (e + 1)). Every kind of routing, over both transports,
- * and a rank killed before, inside and between the two phases.
+ * Dispatch and combine through the engine, against the job's plain reference: expert e multiplies by e + 1, so
+ * out[t] = sum over k of w * bf16(x * (e + 1)). Every kind of routing, over both transports, and a rank killed before,
+ * inside and between the two phases.
  *
  * labels: redis tsan
  */
 #include "ep_fixture.h"
 
 #include <signal.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <sys/wait.h>
+
+#include "../../../tools/moe/reference.c" /* a part of this test: tools see covey.h alone */
 
 enum { HIDDEN = 40, TOKENS = 24, TOP_K = 3, EXPERTS = 7 };
 
@@ -79,57 +80,42 @@ static int dispatch(struct job *j, struct covey_result *res)
 	return covey_dispatch(j->ep, &a, NULL, res);
 }
 
+static void expert(void *ctx, int e, const uint16_t *x, uint16_t *y)
+{
+	(void)ctx;
+	for (int h = 0; h < HIDDEN; h++)
+		y[h] = cvy_f32_bf16(cvy_bf16_f32(x[h]) * (float)(e + 1));
+}
+
 static void experts(struct job *j, int size)
 {
 	int first = j->rank * ((EXPERTS + size - 1) / size);
 
 	for (int e = 0; e < j->local; e++)
-		for (size_t i = 0; i < (size_t)j->count[e] * HIDDEN; i++) {
-			uint16_t *v = j->packed + (size_t)e * (size_t)j->rows * HIDDEN + i;
+		for (int i = 0; i < j->count[e]; i++) {
+			uint16_t *row = j->packed + (e * j->rows + i) * HIDDEN;
 
-			*v = cvy_f32_bf16(cvy_bf16_f32(*v) * (float)(first + e + 1));
+			expert(NULL, first + e, row, row);
 		}
 }
 
-/* Which terms of the routing travel: known ids, and of one source at most T rows for one expert. */
-static void valid_terms(const struct job *j, bool *valid)
-{
-	int rows[EXPERTS] = { 0 };
-
-	for (int i = 0; i < j->tokens * TOP_K; i++) {
-		int32_t e = j->ids[i];
-
-		valid[i] = e >= 0 && e < EXPERTS && rows[e] < TOKENS;
-		if (valid[i])
-			rows[e]++;
-	}
-}
-
-/* Bit for bit: k ascending in f32, rounded once; terms of owners that are not in @mask are left out. */
+/* Bit for bit; terms of owners that are not in @mask are left out. */
 static void check_out(const struct job *j, int size, const struct covey_mask *mask)
 {
-	bool valid[TOKENS * TOP_K];
+	const struct moe_shape shape = { TOKENS, HIDDEN, TOP_K, EXPERTS, size };
+	const struct moe_batch batch = { j->tokens, j->x, j->ids, j->weights };
+	unsigned char here[COVEY_MAX_RANKS];
+	uint16_t want[TOKENS * HIDDEN];
+	int owner[EXPERTS];
 
-	valid_terms(j, valid);
-	for (int t = 0; t < j->tokens; t++) {
-		for (int h = 0; h < HIDDEN; h++) {
-			uint16_t got = j->out[t * HIDDEN + h];
-			float sum = 0;
-
-			for (int k = 0; k < TOP_K; k++) {
-				int32_t e = j->ids[t * TOP_K + k];
-				float y;
-
-				if (!valid[t * TOP_K + k] || !covey_mask_has(mask, owner_of(e, size)))
-					continue;
-				y = cvy_bf16_f32(cvy_f32_bf16(cvy_bf16_f32(j->x[t * HIDDEN + h]) * (float)(e + 1)));
-				sum += j->weights[t * TOP_K + k] * y;
-			}
-			must(got == cvy_f32_bf16(sum) || (!sum && !cvy_bf16_f32(got)),
-			     "rank %d token %d element %d: %g, not %g", j->rank, t, h, (double)cvy_bf16_f32(got),
-			     (double)sum);
-		}
-	}
+	for (int r = 0; r < size; r++)
+		here[r] = covey_mask_has(mask, r) != 0;
+	for (int e = 0; e < EXPERTS; e++)
+		owner[e] = owner_of(e, size);
+	moe_ref_combine(&shape, &batch, owner, here, 0, expert, NULL, want);
+	for (int i = 0; i < j->tokens * HIDDEN; i++)
+		must(j->out[i] == want[i], "rank %d token %d element %d: %g, not %g", j->rank, i / HIDDEN, i % HIDDEN,
+		     (double)cvy_bf16_f32(j->out[i]), (double)cvy_bf16_f32(want[i]));
 }
 
 static void every_routing(struct member *m)
@@ -181,21 +167,9 @@ TEST_LOOP(every_token_comes_back_right, 0, 6)
 
 /* ---- a rank dies: before dispatch, inside it, between the phases ---- */
 
-struct kill_plan {
-	struct covey_config config;
-	int when;
-};
-
-static void victim_moment(const struct kill_plan *plan, int rank, int when)
-{
-	if (rank != 2 || plan->when != when)
-		return;
-	raise(SIGKILL);
-}
-
 static int mortal(void *arg, int rank)
 {
-	struct kill_plan *plan = arg;
+	struct ep_kill *plan = arg;
 	struct covey_combine_args a;
 	struct covey_dispatch_args d;
 	struct covey_result res;
@@ -204,19 +178,16 @@ static int mortal(void *arg, int rank)
 	job_open(&j, harness_join(&plan->config, rank));
 	for (uint64_t i = 0; i < 30; i++) {
 		job_fill(&j, RANDOM, i);
-		if (i == 10)
-			victim_moment(plan, rank, 0);
+		ep_may_die(plan, rank, i, EP_BEFORE);
 		d = EP_DISPATCH(&j);
 		must(!covey_dispatch_send(j.ep, &d, NULL), "dispatch send");
-		if (i == 10)
-			victim_moment(plan, rank, 1);
+		ep_may_die(plan, rank, i, EP_SENT);
 		must(!covey_dispatch_recv(j.ep, 0, &res), "dispatch");
 		for (int e = 0; e < j.local; e++)
 			must(covey_mask_has(&res.mask, 2) || !(j.range[e * 3 + 2] >> 32),
 			     "rows of a source that is missing");
 		experts(&j, 3);
-		if (i == 10)
-			victim_moment(plan, rank, 2);
+		ep_may_die(plan, rank, i, EP_BETWEEN);
 		a = EP_COMBINE(&j, j.packed);
 		must(!covey_combine(j.ep, &a, NULL, &res), "combine");
 		check_out(&j, 3, &res.mask);
@@ -230,11 +201,7 @@ static int mortal(void *arg, int rank)
 
 TEST_LOOP(survivors_of_a_death_go_on_with_what_is_there, 0, UNDER_TSAN ? 0 : 6)
 {
-	struct kill_plan plan = { .config = harness_config_over(_i % 2, "epkill", 3), .when = _i / 2 };
-	pid_t pid[3];
-
-	harness_fork_all(mortal, &plan, pid, 3);
-	harness_reap_all(pid, 3, 2);
+	ep_kill(_i, "epkill", mortal);
 }
 
 /* ---- a rank is late: stopped, not dead ---- */

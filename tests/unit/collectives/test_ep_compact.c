@@ -11,10 +11,8 @@
 #include "ep_fixture.h"
 
 #include <math.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <sys/wait.h>
 
 #include "ep.h"
 #include "ep_quant.h"
@@ -513,163 +511,26 @@ TEST_LOOP(every_token_comes_back_right, 0, 6)
 	harness_threads(&config, every_routing, NULL);
 }
 
-static void ids_of_two_types(struct job *j, struct covey_dispatch_args *d, struct covey_combine_args *c)
-{
-	d->experts = c->experts = j->own.ids;
-	d->experts64 = c->experts64 = wide_ids(j);
-	must_be_invalid(j->group, covey_dispatch(j->ep, d, NULL, NULL), "experts and experts64 are both given");
-	must_be_invalid(j->group, covey_combine(j->ep, c, NULL, NULL), "experts and experts64 are both given");
-	d->experts = c->experts = NULL;
-	d->experts64 = c->experts64 = NULL;
-	must_be_invalid(j->group, covey_dispatch(j->ep, d, NULL, NULL), "experts and experts64 are NULL");
-	must_be_invalid(j->group, covey_combine(j->ep, c, NULL, NULL), "experts and experts64 are NULL");
-	d->experts = c->experts = j->own.ids;
-	d->size = offsetof(struct covey_dispatch_args, experts64);
-	c->size = offsetof(struct covey_combine_args, experts64);
-	d->experts64 = c->experts64 = j->ids; /* of a struct that ends before them: not read */
-	must(!covey_dispatch(j->ep, d, NULL, NULL), "a struct without experts64");
-	must(!covey_combine(j->ep, c, NULL, NULL), "a struct without experts64");
-	d->size = sizeof(*d);
-}
-
-TEST_RANKS(what_it_needs_is_asked_for, 1)
-{
-	struct covey_dispatch_args d = COVEY_DISPATCH_INIT;
-	struct covey_combine_args c = COVEY_COMBINE_INIT;
-	struct covey_ep_config config = COVEY_EP_CONFIG_INIT;
-	struct job *j = job_open(m->group, m->n, COVEY_EP_ROWS_INT8, 0, COVEY_BFLOAT16);
-	struct covey_error_info info;
-	struct covey_ep *other;
-
-	make(&j->own, j->dtype, RANDOM, 1, j->rank);
-	j->own.tokens = TOKENS;
-	dispatch_args(j, &d);
-	d.weights = NULL;
-	must(covey_dispatch(j->ep, &d, NULL, NULL) == COVEY_ERR_INVAL, "no weights");
-	d.weights = j->own.w;
-	d.recv_experts = NULL;
-	must(covey_dispatch(j->ep, &d, NULL, NULL) == COVEY_ERR_INVAL, "no recv_experts");
-	d.recv_experts = j->recv_experts;
-	d.x_scales = j->code_scales;
-	must_be_invalid(j->group, covey_dispatch(j->ep, &d, NULL, NULL), "x_scales are for rows in e4m3");
-	d.x_scales = NULL;
-	d.packed_scales = NULL;
-	must_be_invalid(j->group, covey_dispatch(j->ep, &d, NULL, NULL),
-			"packed_scales must not be NULL with rows in e4m3, int8 or");
-	d.packed_scales = j->scales;
-	d.smooth = j->code_scales;
-	must_be_invalid(j->group, covey_dispatch(j->ep, &d, NULL, NULL),
-			"smooth differs by expert, and with COVEY_EP_COMPACT");
-	j->ep->rows_as = COVEY_EP_ROWS_E4M3;
-	must_be_invalid(j->group, covey_dispatch(j->ep, &d, NULL, NULL),
-			"smooth is for rows of integers: lay the handle out with");
-	j->ep->rows_as = COVEY_EP_ROWS_INT8;
-	d.smooth = NULL;
-	combine_args(j, &c, 0);
-	ids_of_two_types(j, &d, &c);
-	combine_args(j, &c, 0);
-	c.renormalise = 1;
-	must(covey_combine(j->ep, &c, NULL, NULL) == COVEY_ERR_INVAL, "renormalise without weights");
-	config.max_tokens = config.hidden = 8;
-	config.top_k = config.experts = 1;
-	config.preset = COVEY_EP_HT + 1;
-	must(covey_ep_create(m->group, &config, &other) == COVEY_ERR_INVAL, "a preset that is none");
-	config.preset = COVEY_EP_COMPACT;
-	config.rows = COVEY_EP_ROWS_E4M3_POW2 + 1;
-	must_be_invalid(j->group, covey_ep_create(m->group, &config, &other),
-			"rows (enum covey_ep_rows_as) is 5: it must be from 0");
-	config.rows = COVEY_EP_ROWS_INT4;
-	config.combine_rows = -1;
-	must_be_invalid(j->group, covey_ep_create(m->group, &config, &other),
-			"combine_rows (enum covey_ep_back_as) is -1: it must");
-	config.combine_rows = 0;
-	config.dtype = COVEY_FLOAT32;
-	must(covey_ep_create(m->group, &config, &other) == COVEY_ERR_INVAL, "elements of four bytes");
-	must(!covey_last_error(m->group, &info) && strstr(info.cause, "dtype is f32") &&
-		     strstr(info.cause, "COVEY_BFLOAT16 or COVEY_FLOAT16"),
-	     "the cause: %s", info.cause);
-	job_close(j);
-}
-
-/* In one thing the ranks' handles differ; no byte may be taken for what it is not. */
-static void differ(struct member *m, int preset, int dtype, int back, int smooth)
-{
-	struct covey_dispatch_args d = COVEY_DISPATCH_INIT;
-	struct covey_ep_config c = ep_config(2, HIDDEN, 1, 2);
-	struct job *j = calloc(1, sizeof(*j));
-	static const float factors[2 * HIDDEN];
-
-	must(j, "memory");
-	c.preset = preset;
-	c.dtype = dtype;
-	c.combine_rows = back;
-	c.rows = COVEY_EP_ROWS_INT8;
-	must(!covey_ep_create(m->group, &c, &j->ep), "create");
-	dispatch_args(j, &d);
-	d.smooth = smooth ? factors : NULL;
-	must(covey_dispatch(j->ep, &d, NULL, NULL) == COVEY_ERR_MISMATCH, "handles that differ");
-	job_close(j);
-}
-
-static void unlike_presets(struct member *m)
-{
-	differ(m, m->rank ? COVEY_EP_COMPACT : COVEY_EP_LL, COVEY_BFLOAT16, 0, 0);
-}
-
-static void unlike_elements(struct member *m)
-{
-	differ(m, COVEY_EP_COMPACT, dtypes[m->rank], 0, 0);
-}
-
-static void unlike_results(struct member *m)
-{
-	differ(m, COVEY_EP_COMPACT, COVEY_BFLOAT16, m->rank, 0);
-}
-
-static void unlike_factors(struct member *m)
-{
-	differ(m, COVEY_EP_LL, COVEY_BFLOAT16, 0, m->rank);
-}
-
-TEST_LOOP(handles_that_differ_do_not_match, 0, 4)
-{
-	struct covey_config config = harness_config("epunlike", 2);
-
-	static void (*const unlike[])(struct member *) = { unlike_presets, unlike_elements, unlike_results,
-							   unlike_factors };
-
-	harness_threads(&config, unlike[_i], NULL);
-}
-
 /* ---- a rank dies: before dispatch, inside it, between the phases ---- */
-
-struct kill_plan {
-	struct covey_config config;
-	int when;
-};
 
 static int mortal(void *arg, int rank)
 {
-	struct kill_plan *plan = arg;
+	struct ep_kill *plan = arg;
 	struct job *j = job_open(harness_join(&plan->config, rank), 3, 0, plan->when / 2, dtypes[plan->when % 2]);
 
 	for (uint64_t i = 0; i < 30; i++) {
 		struct covey_combine_args c = COVEY_COMBINE_INIT;
 		struct covey_dispatch_args d = COVEY_DISPATCH_INIT;
 		struct covey_result res;
-		int moment = rank == 2 && i == 10 ? plan->when : -1;
 
 		make(&j->own, j->dtype, RANDOM, i, rank);
-		if (moment == 0)
-			raise(SIGKILL);
+		ep_may_die(plan, rank, i, EP_BEFORE);
 		dispatch_args(j, &d);
 		must(!covey_dispatch_send(j->ep, &d, NULL), "dispatch send");
-		if (moment == 1)
-			raise(SIGKILL);
+		ep_may_die(plan, rank, i, EP_SENT);
 		must(!covey_dispatch_recv(j->ep, 0, &res), "dispatch");
 		check_dispatch(j, RANDOM, i, &res.mask);
-		if (moment == 2)
-			raise(SIGKILL);
+		ep_may_die(plan, rank, i, EP_BETWEEN);
 		combine_args(j, &c, 1);
 		must(!covey_combine(j->ep, &c, NULL, &res), "combine");
 		check_out(j, 1, &res.mask);
@@ -684,11 +545,7 @@ static int mortal(void *arg, int rank)
 
 TEST_LOOP(survivors_of_a_death_go_on_with_what_is_there, 0, UNDER_TSAN ? 0 : 6)
 {
-	struct kill_plan plan = { .config = harness_config_over(_i % 2, "epckill", 3), .when = _i / 2 };
-	pid_t pid[3];
-
-	harness_fork_all(mortal, &plan, pid, 3);
-	harness_reap_all(pid, 3, 2);
+	ep_kill(_i, "epckill", mortal);
 }
 
 HARNESS_MAIN(.name = "collectives/ep_compact")
