@@ -113,12 +113,14 @@ void app_ep_remap(struct proc *p, uint64_t seq);
 int app_ep_call(struct proc *p, struct call *c);
 int app_ep_may_call(const struct proc *p, const struct shape *shape); /* combine: its dispatch is taken */
 int app_ep_take(struct proc *p, struct call *c, struct covey_result *result);
-void app_ep_check(struct proc *p, const struct call *c, const struct covey_result *res, const struct sim_view *v);
-/* owners that lost what this rank dispatched */
-uint64_t app_ep_excused(const struct proc *p, const struct call *c, const struct sim_view *v);
 /* Does the rank of @inc leave @other out of that operation? */
 int app_ep_leaves_out(uint64_t inc, uint64_t seq, int other);
 int app_ep_same(const struct proc *p, const struct proc *q); /* offsets */
+
+/* check_ep.c */
+void app_ep_check(struct proc *p, const struct call *c, const struct covey_result *res, const struct sim_view *v);
+/* owners that lost what this rank dispatched */
+uint64_t app_ep_excused(const struct proc *p, const struct call *c, const struct sim_view *v);
 
 /* app_pair.c */
 int app_talks(const struct sim *s); /* applications of this run exchange messages */
