@@ -347,7 +347,7 @@ static void check_uneven(struct process *p, size_t op)
 
 	for (int r = 0; r < setup.size; r++) {
 		const int32_t *from = &steps[o->step].given[r].send[(size_t)p->rank * o->count];
-		size_t at, n = app_pair(o, r, p->rank, &at);
+		size_t at, n = plan_pair(o, r, p->rank, &at);
 
 		for (size_t i = 0; i < o->count; i++) {
 			int here = (s->mask & ~s->missing) >> r & 1;

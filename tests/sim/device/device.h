@@ -101,6 +101,10 @@ void machine_start(struct launch *l);
 void machine_die(struct process *p);  /* of what it has stored lately some is lost */
 void machine_stir(struct process *p); /* something has changed that its kernels look at */
 
+extern "C" void cpu_switch(void **from, void *to); /* of a fiber's stack; what it must keep lies there */
+
+/* ---- agent.cc ---- */
+
 /* A fiber of the host: it can stand still in the middle of a call, too. */
 struct agent {
 	struct process *of;
@@ -113,6 +117,13 @@ void agent_open(struct agent *a, struct process *of);
 void agent_close(struct agent *a);
 void agent_do(struct agent *a, uint64_t after, deed what);
 int agent_pause(uint64_t ns); /* from its own deeds; 0: this is none */
+
+/* ---- letters.cc: what members tell each other ---- */
+
+void letters_begin(void);
+void letters_end(void);
+int letter_send(void *from, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes, int fd);
+void link_up(struct process *p, struct process *q); /* @p hears of it */
 
 /* ---- member.cc: processes, and what stands for their membership ---- */
 
@@ -184,7 +195,7 @@ int process_leaves(const struct process *p);			 /* it is to be left out */
 int same_view(const struct process *a, const struct process *b); /* both are in it, and alive */
 void stream_pump(struct process *p);
 
-/* ---- app.cc: what is called ---- */
+/* ---- plan.cc: what there is to call ---- */
 
 #define NONE SIZE_MAX
 
@@ -267,17 +278,25 @@ struct step {
 	struct process *dispatched[ROOM]; /* who had the rank */
 };
 
-void app_begin(int n);
-void app_end(void);
+extern std::deque<struct step> steps;
+void plan_begin(int n);
+void plan_end(void);
+void plan_to(size_t op); /* there are so many operations, and one more */
+void plan_add(struct op o);
+/* By what alone it is of, not by when it is asked for. */
+uint64_t plan_hash(uint64_t a, uint64_t b);
+/* Of alltoallv: elements from rank @from to rank @to. *at: where they begin, in the blocks of either. */
+size_t plan_pair(const struct op *o, int from, int to, size_t *at);
+
+/* ---- app.cc: what is called ---- */
+
+void app_begin(void);
 void app_run(struct process *p);			   /* it calls what is next, some time */
 size_t app_safe_point(const struct covey_result *outcome); /* the operation that lets newcomers in */
 int app_over(void);					   /* all have called and completed all */
-extern std::deque<struct step> steps;
-/* Of alltoallv: elements from rank @from to rank @to. *at: where they begin, in the blocks of either. */
-size_t app_pair(const struct op *o, int from, int to, size_t *at);
-int app_bins(int rank, int *el); /* of rows: its experts, or one */
-int app_runs(int rank);		 /* of rows of each source: its experts, or one */
-size_t app_kept(int rank);	 /* rows of a bin */
+int app_bins(int rank, int *el);			   /* of rows: its experts, or one */
+int app_runs(int rank);					   /* of rows of each source: its experts, or one */
+size_t app_kept(int rank);				   /* rows of a bin */
 uint64_t app_left_out(const struct op *o, int rank);
 size_t app_row_bytes(void); /* of packed_x */
 

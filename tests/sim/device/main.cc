@@ -40,7 +40,8 @@ static int run(uint64_t seed)
 	sim_begin(seed);
 	n = sim.hosts ? hosts(seed) : sim.crowded ? RANKS - (int)sim_below(4) / 3 : 2 + (int)sim_below(RANKS - 1);
 	first = n > 2 && sim_odds(4) ? n - 1 : n; /* the last comes later */
-	app_begin(n);
+	app_begin();
+	plan_begin(n);
 	machine_begin();
 	members_begin(first);
 	faults_begin(n);
@@ -54,7 +55,7 @@ static int run(uint64_t seed)
 	sim_tell("%llu events", (unsigned long long)sim.events);
 	machine_end();
 	members_end();
-	app_end();
+	plan_end();
 	return sim.failed;
 }
 

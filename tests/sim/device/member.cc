@@ -28,7 +28,6 @@ static struct {
 	int leaving;	  /* processes */
 	uint64_t said;	  /* ranks that stand still, or have acknowledged */
 	std::vector<struct process *> joining;
-	std::vector<uint64_t> when; /* last arrival, by pair of processes */
 } change;
 
 int process_leaves(const struct process *p)
@@ -50,72 +49,6 @@ int same_view(const struct process *a, const struct process *b)
 {
 	return a->alive && b->alive && process_of(a->rank) == a && process_of(b->rank) == b && !process_leaves(a) &&
 	       !process_leaves(b);
-}
-
-/* ---- what members tell each other ---- */
-
-static int fenced(const struct process *p, uint64_t inc)
-{
-	return std::find(p->fenced.begin(), p->fenced.end(), inc) != p->fenced.end();
-}
-
-struct letter {
-	struct cvy_msg head;
-	std::vector<uint8_t> body;
-};
-
-static std::vector<struct letter *> letters; /* not here yet */
-
-static void drop(struct letter *l)
-{
-	if (l->head.fd >= 0)
-		close(l->head.fd);
-	delete l;
-}
-
-static void hand_over(struct process *from, struct process *to, struct letter *l)
-{
-	struct cvy_event ev = {};
-	struct cvy_sink sink = cvy_device_sink(to->device);
-
-	if (!fenced(to, from->inc) && to->linked[from->rank] <= from->inc) {
-		to->linked[from->rank] =
-			from->inc; /* a rank has one link at a time: who is heard has taken that of who was before */
-		ev.kind = CVY_EV_MSG;
-		ev.rank = from->rank;
-		ev.inc = from->inc;
-		ev.msg = l->head;
-		ev.msg.body = l->body.data();
-		cvy_post(&sink, &ev);
-	}
-	letters.erase(std::find(letters.begin(), letters.end(), l));
-	drop(l);
-}
-
-static int send_to(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes,
-		   int fd)
-{
-	struct process *p = (struct process *)ctx, *q = process_by(inc);
-	uint64_t *last, at = sim.now + 5 * US + sim_below(sim_odds(8) ? 2 * MS : 100 * US);
-	struct letter *l;
-
-	if (!q || q->rank != rank)
-		return 0;
-	l = new letter();
-	letters.push_back(l);
-	l->head.type = type;
-	l->head.rank = p->rank;
-	l->head.inc = p->inc;
-	l->head.epoch = epoch;
-	l->head.bytes = bytes;
-	l->head.fd = fd < 0 ? -1 : dup(fd);
-	l->body.assign((const uint8_t *)body, (const uint8_t *)body + bytes);
-	if (change.when.empty())
-		change.when.resize(INCS * INCS);
-	last = &change.when[p->inc * INCS + q->inc];
-	*last = at = at > *last ? at : *last + 1;
-	agent_do(&q->agent, at - sim.now, [p, q, l] { hand_over(p, q, l); });
-	return 0;
 }
 
 /* ---- a change ---- */
@@ -250,6 +183,15 @@ static void activate(void)
 		begin();
 }
 
+/* It is out, and hears so some time. */
+static void tell_out(struct process *p)
+{
+	agent_do(&p->agent, sim_below(3 * MS), [p] {
+		p->out = OUT_TOLD;
+		cvy_device_stop(p->device, COVEY_ERR_FENCED);
+	});
+}
+
 static void decide(void)
 {
 	uint64_t gone = 0;
@@ -264,10 +206,7 @@ static void decide(void)
 		p->leaves = 0;
 		change.leaving--;
 		if (p->alive && !p->stopped)
-			agent_do(&p->agent, sim_below(3 * MS), [p] {
-				p->out = OUT_TOLD;
-				cvy_device_stop(p->device, COVEY_ERR_FENCED);
-			});
+			tell_out(p);
 	}
 	view.epoch++;
 	view.members &= ~gone;
@@ -320,10 +259,7 @@ static void end_all(void)
 		if (p->alive && !p->stopped && p->out == OUT_NOT &&
 		    (process_leaves(p) ||
 		     std::find(change.joining.begin(), change.joining.end(), p) != change.joining.end()))
-			agent_do(&p->agent, sim_below(3 * MS), [p] {
-				p->out = OUT_TOLD;
-				cvy_device_stop(p->device, COVEY_ERR_FENCED);
-			});
+			tell_out(p);
 }
 
 /* Once more from the beginning, whatever was under way. */
@@ -431,22 +367,6 @@ int members_settled(void)
 
 /* ---- processes ---- */
 
-static void link_up(struct process *p, struct process *q)
-{
-	agent_do(&p->agent, sim_below(200 * US), [p, q] {
-		struct cvy_sink sink = cvy_device_sink(p->device);
-		struct cvy_event ev = {};
-
-		if (p->linked[q->rank] > q->inc)
-			return;
-		p->linked[q->rank] = q->inc;
-		ev.kind = CVY_EV_LINK_UP;
-		ev.rank = q->rank;
-		ev.inc = q->inc;
-		cvy_post(&sink, &ev);
-	});
-}
-
 static struct cvy_device *device_open(struct process *p)
 {
 	struct cvy_device *d = (struct cvy_device *)calloc(1, sizeof(*d));
@@ -456,7 +376,7 @@ static struct cvy_device *device_open(struct process *p)
 	d->ops = &cvy_gpu_ops;
 	d->ep = &cvy_gpu_ep_ops;
 	d->loop = (struct cvy_loop *)p;
-	d->send = send_to;
+	d->send = letter_send;
 	d->send_ctx = p;
 	d->agent = { heard, p };
 	d->box = cvy_errbox_new();
@@ -577,16 +497,14 @@ void process_stop(struct process *p, int on)
 	p->held.clear();
 	p->held_deeds.clear();
 	if (p->out == OUT_LEFT)
-		agent_do(&p->agent, sim_below(3 * MS), [p] {
-			p->out = OUT_TOLD;
-			cvy_device_stop(p->device, COVEY_ERR_FENCED);
-		});
+		tell_out(p);
 	app_run(p);
 }
 
 void members_begin(int n)
 {
 	change = {};
+	letters_begin();
 	view = {};
 	committed.clear();
 	check_begin();
@@ -605,9 +523,7 @@ void members_begin(int n)
 
 void members_end(void)
 {
-	for (struct letter *l : letters)
-		drop(l);
-	letters.clear();
+	letters_end();
 	for (struct process *p : processes) {
 		p->device->library = NULL;
 		cvy_device_ep_free(p->device, p->state, 0);
