@@ -94,6 +94,7 @@ static void ours(int kind, size_t count)
 		call.rank = r;
 		call.size = n;
 		cvy_gpu_shape(&call);
+		call.levels = 0; /* as in a group on one host */
 		CUDA(cudaSetDevice(ranks[r].device));
 		OK(ranks[r].gpu, ops->launch(ranks[r].gpu, &call, (struct CUstream_st *)ranks[r].stream));
 	}
