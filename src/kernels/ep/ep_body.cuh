@@ -52,6 +52,19 @@ static __device__ __forceinline__ uint64_t cvy_ep_entered(const struct cvy_ep_sh
 	return entered;
 }
 
+/* Who goes by the counts of a dispatch finds no rows. */
+static __device__ __forceinline__ void cvy_ep_no_rows(const struct cvy_ep_args *a)
+{
+	const int bins = a->once ? a->el > 0 : a->el;
+
+#pragma unroll 1
+	for (int i = (int)threadIdx.x; i < bins * a->call.size; i += CVY_EP_THREADS)
+		a->range[i] = 0;
+#pragma unroll 1
+	for (int i = (int)threadIdx.x; i < a->el; i += CVY_EP_THREADS)
+		a->count[i] = 0;
+}
+
 /* One step, as all threads see it. */
 struct cvy_ep_step {
 	uint64_t tag;

@@ -162,12 +162,7 @@ template <int BINS, int INTS = 0> struct cvy_ep_dispatch {
 	{
 		const struct cvy_ep_args *a = t->a;
 
-#pragma unroll 1
-		for (int i = (int)threadIdx.x; i < (ONCE ? a->el > 0 : a->el) * a->call.size; i += CVY_EP_THREADS)
-			a->range[i] = 0;
-#pragma unroll 1
-		for (int i = (int)threadIdx.x; i < a->el; i += CVY_EP_THREADS)
-			a->count[i] = 0;
+		cvy_ep_no_rows(a);
 #pragma unroll 1
 		for (int p = 0; p < a->call.size; p++)
 #pragma unroll 1

@@ -104,6 +104,21 @@ static inline int cvy_ep_cuts(int32_t lines, int32_t across)
 	return 2 << across <= CVY_EP_ACROSS && lines >> (across + 1) >= CVY_EP_PIECE;
 }
 
+/*
+ * Into 2^n pieces goes each of the @rows of a token, of @lines lines: as many as lanes are idle, and as many as it takes for
+ * the pieces to be in one step. A lane then has pieces of more tokens, which few tokens need not wait for.
+ */
+static inline int32_t cvy_ep_across_of(const struct cvy_ep_shape_gpu *s, int32_t lanes, int32_t rows, int32_t lines)
+{
+	int32_t n = 0;
+
+	while (!s->whole && !s->hops && cvy_ep_cuts(lines, n) &&
+	       (s->tokens << (n + 1) <= lanes ||
+		(lanes % (2 << n) == 0 && rows * cvy_ep_div(lines, 1 << n) >= CVY_EP_STEP_LINES)))
+		n++;
+	return n;
+}
+
 /* A lane for each token as far as there are lanes, and more of them where rows are long. */
 static inline int32_t cvy_ep_lanes_of(const struct cvy_ep_shape_gpu *s)
 {
@@ -201,8 +216,7 @@ static inline int32_t cvy_ep_row_words(const struct cvy_ep_shape_gpu *s, int com
 /* @lanes: up to CVY_GPU_LANES. 0: too large for a step. */
 static inline int cvy_ep_form_of(const struct cvy_ep_shape_gpu *s, int32_t lanes, int combine, struct cvy_ep_form *f)
 {
-	int32_t ranks = s->ranks > s->size ? s->ranks : s->size;
-	int32_t mine = cvy_ep_div(s->tokens, lanes), lines, most;
+	int32_t ranks = s->ranks > s->size ? s->ranks : s->size, mine, lines, most;
 
 	f->lanes = lanes;
 	f->rows = combine && !s->per_rank && !s->once ? s->top_k : 1;
@@ -211,10 +225,9 @@ static inline int cvy_ep_form_of(const struct cvy_ep_shape_gpu *s, int32_t lanes
 	f->entry_words = combine ? 0 : 2 * cvy_ep_div(s->top_k, 2);
 	f->slices = 1;
 	lines = cvy_ep_div(f->row_words, CVY_EP_LINE_WORDS);
-	for (f->across = 0;
-	     !s->whole && !s->hops && s->tokens << (f->across + 1) <= lanes && cvy_ep_cuts(lines, f->across);)
-		f->across++;
+	f->across = cvy_ep_across_of(s, lanes, f->rows, lines);
 	f->apart = lanes >> f->across;
+	mine = cvy_ep_div(s->tokens, f->apart);
 	lines = cvy_ep_div(lines, 1 << f->across);
 	most = CVY_EP_STAGE / (f->row_words * 8);
 	if (ranks * f->entry_words * most > CVY_EP_ENTRIES / 8)

@@ -256,7 +256,7 @@ static int combined(struct process *p, size_t op, uint64_t members, std::vector<
 	return 1;
 }
 
-/* Of several steps the earlier keep what they had of who was late in a later one: such a token has some of the missing. */
+/* Of several steps the earlier keep what they had of who was late in a later one: such a piece has some of the missing. */
 static int kept(struct process *p, size_t op, size_t at, size_t bytes)
 {
 	const struct cvy_gpu_status *s = &p->outcome[op].status;
@@ -278,19 +278,21 @@ static void check_combine(struct process *p, size_t op)
 {
 	const struct cvy_gpu_status *s = &p->outcome[op].status;
 	struct buffers *b = &p->buffers[plan[op].step];
-	size_t token = (size_t)setup.shape.hidden * 2;
+	const size_t token = (size_t)setup.shape.hidden * 2;
+	const size_t piece = (size_t)setup.form[1].slice_lines * CVY_EP_LINE_WORDS * 8;
 	std::vector<uint8_t> out;
 
 	if (!combined(p, op, (s->mask & ~s->missing), &out)) {
 		sim_fail("G3", "rank %d, operation %zu: a part of a rank which has no dispatch", p->rank, op);
 		return;
 	}
-	for (int t = 0; t < steps[plan[op].step].given[p->rank].num_tokens; t++) {
-		size_t at = (size_t)t * token;
+	for (int t = 0; t < steps[plan[op].step].given[p->rank].num_tokens; t++)
+		for (size_t of = 0; of < token; of += piece) {
+			const size_t at = (size_t)t * token + of, bytes = token - of < piece ? token - of : piece;
 
-		if (!kept(p, op, at, token))
-			same(p, op, "out", (const uint8_t *)b->at[OUT] + at, &out[at], token);
-	}
+			if (!kept(p, op, at, bytes))
+				same(p, op, "out", (const uint8_t *)b->at[OUT] + at, &out[at], bytes);
+		}
 }
 
 /* ---- collectives ---- */
@@ -565,11 +567,24 @@ static int lacks_root(const struct op *o, const struct cvy_gpu_status *s)
 	return (cvy_gpu_is_broadcast(o->kind) || cvy_gpu_is_reduce(o->kind)) && !(s->mask >> o->call.root & 1);
 }
 
+/* Of a dispatch that has no outcome: nothing is named that it has not placed. */
+static void check_no_rows(const struct process *p, size_t op)
+{
+	const struct buffers *b = &p->buffers[plan[op].step];
+
+	for (size_t e = 0; e < b->bytes[COUNT] / 4; e++)
+		if (((const uint32_t *)b->at[COUNT])[e] > app_kept(p->rank))
+			sim_fail("G5", "rank %d, operation %zu has no outcome, and %#x rows of expert %zu", p->rank, op,
+				 ((const uint32_t *)b->at[COUNT])[e], e);
+}
+
 void check_ended(struct process *p, size_t op)
 {
 	struct cvy_gpu_status *s = &p->outcome[op].status;
 	const struct op *o = &plan[op];
 
+	if (p->device->ended && o->kind == CVY_GPU_DISPATCH && o->phase != CVY_EP_SEND)
+		check_no_rows(p, op);
 	if (p->device->ended || o->phase == CVY_EP_SEND)
 		return;
 	p->device->ops->status_read(p->device->gpu, s);

@@ -60,6 +60,7 @@ struct world {
 	int width;	       /* ranks of each of these */
 	int hops;	       /* ranks are of several hosts, and rows cross to one once */
 	int steps;	       /* dispatch and combine have one lane, with several */
+	int pieces;	       /* they have two lanes, each with a piece of the row of each of several tokens */
 	int apart;	       /* pairs of ranks leave one another out of dispatch and combine, without deadlines */
 	int leave;	       /* ranks leave, or are retired */
 	int linger;	       /* kernels of a process that died go on for a while */

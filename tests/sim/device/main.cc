@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim-device --seeds A-B | --seed N [--trace] | --list FILE, with [--off CHECKER,...] [--op NAME,...] [--ragged] [--wide] [--tall] [--late] [--uneven] [--leave] [--linger] [--apart] [--flat] [--places] [--close] [--bulk] [--hosts] [--hops] [--steps]; see device.h */
+/* sim-device --seeds A-B | --seed N [--trace] | --list FILE, with [--off CHECKER,...] [--op NAME,...] [--ragged] [--wide] [--tall] [--late] [--uneven] [--leave] [--linger] [--apart] [--flat] [--places] [--close] [--bulk] [--hosts] [--hops] [--steps] [--pieces]; see device.h */
 #include "device.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@
 static const char usage[] =
 	"sim-device --seeds A-B | --seed N [--trace] | --list FILE [--off CHECKER,...] [--op NAME,...] [--ragged] "
 	"[--wide] [--tall] [--late] [--uneven] [--leave] [--linger] [--apart] [--flat] [--places] [--close] [--bulk] "
-	"[--hosts] [--hops] [--steps]\n"
+	"[--hosts] [--hops] [--steps] [--pieces]\n"
 	"  NAME: dispatch (with combine), allreduce, two-shot, allgather, reduce_scatter, alltoall, barrier; with "
 	"--uneven: alltoallv; with --hosts: broadcast\n";
 
@@ -67,7 +67,7 @@ static const struct flag {
 	      { "--apart", &sim.apart, 1 }, { "--leave", &sim.leave, 1 },   { "--linger", &sim.linger, 1 },
 	      { "--flat", &sim.flat, 1 },   { "--places", &sim.places, 1 }, { "--close", &sim.close, 1 },
 	      { "--bulk", &sim.bulk, 1 },   { "--hosts", &sim.hosts, 1 },   { "--hops", &sim.hops, 1 },
-	      { "--steps", &sim.steps, 1 } };
+	      { "--steps", &sim.steps, 1 }, { "--pieces", &sim.pieces, 1 } };
 
 static int run_list(const char *path)
 {

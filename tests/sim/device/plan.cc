@@ -233,19 +233,20 @@ static void tables_of(struct cvy_ep_tables *t)
 /* As cvy_ep_form_of() has it, but with more steps than so few bytes need. */
 static void more_steps(struct cvy_ep_form *f)
 {
-	const int32_t lines = cvy_ep_div(f->row_words, CVY_EP_LINE_WORDS);
+	const int32_t across = sim.pieces;
+	const int32_t lines = cvy_ep_div(cvy_ep_div(f->row_words, CVY_EP_LINE_WORDS), 1 << across);
 
 	f->per_step = 1;
 	f->header_lines = f->entry_words ? cvy_ep_div(1 + f->count_words + f->entry_words, CVY_EP_LINE_PACKETS) : 1;
-	if (f->across) {
+	if (f->across || across) {
 		const int32_t most = (CVY_EP_STEP_LINES - f->header_lines) / f->rows;
 
 		f->slice_lines = lines < most ? lines : most;
 		f->slices = cvy_ep_div(lines, f->slice_lines);
 	}
-	f->across = 0;
-	f->apart = f->lanes;
-	f->steps = cvy_ep_div(setup.shape.tokens, f->lanes) * f->slices;
+	f->across = across;
+	f->apart = f->lanes >> across;
+	f->steps = cvy_ep_div(setup.shape.tokens, f->apart) * f->slices;
 	cvy_ep_bulk_of(&setup.shape, f == &setup.form[1], f);
 }
 
@@ -304,6 +305,10 @@ void plan_begin(int n)
 		setup.lanes = setup.resident = 1;
 		h->tokens = 2 + h->tokens % 3;
 	}
+	if (sim.pieces) {
+		setup.lanes = setup.resident = 2;
+		h->tokens = 2 + h->tokens % 3;
+	}
 	if (h->code && h->hidden == 192)
 		h->hidden = 384;   /* rows and scales in whole 16 bytes: they can go by bulk */
 	setup.fp16 = h->top_k % 2; /* not drawn: each seed stays the run that it was */
@@ -320,7 +325,7 @@ void plan_begin(int n)
 	tables_of(&setup.tables);
 	cvy_ep_form_of(h, setup.lanes, 0, &setup.form[0]);
 	cvy_ep_form_of(h, setup.lanes, 1, &setup.form[1]);
-	if (sim_odds(5) | sim.steps) {
+	if (sim_odds(5) | sim.steps | sim.pieces) {
 		more_steps(&setup.form[0]);
 		more_steps(&setup.form[1]);
 	}

@@ -155,6 +155,7 @@ TEST(rows_of_each_expert_come_in_one_step_while_lanes_are_idle)
 	s.tokens = 128;
 	ck_assert(cvy_ep_form_of(&s, 128, 1, &f));
 	ck_assert_int_eq(f.steps, 2);
+	ck_assert_int_eq(f.slices, 1); /* the first one is enough for 64 tokens, wherever they are in the handle */
 }
 
 /* Lines that lane @lane takes, of sources with so many tokens each. */
