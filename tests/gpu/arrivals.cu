@@ -151,12 +151,6 @@ static void one_step(void)
 	check(step, &got);
 }
 
-static void own(const char *name, const char *value)
-{
-	if (!strcmp(name, "--lanes"))
-		lanes = atoi(value);
-}
-
 static void *room(size_t bytes)
 {
 	void *at;
@@ -201,6 +195,7 @@ static void lay_out(void)
 
 int main(int argc, char **argv)
 {
+	static const struct number own[] = { { "--lanes", &lanes }, { NULL, NULL } };
 	struct covey_result result;
 
 	steps = 50;

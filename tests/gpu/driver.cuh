@@ -16,6 +16,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "options.h"
+
 static struct covey_group *group;
 static int rank, size, replacement, failures, kill_rank = -1;
 static long kill_step = -1, steps;
@@ -72,17 +74,16 @@ static void die_soon(const unsigned range[2])
 	pthread_create(&thread, NULL, die, (void *)range);
 }
 
-/* `--NAME VALUE` that all tests have, else it is handed to the test. */
-static void options(int argc, char **argv, void (*own)(const char *name, const char *value))
+/* Those that all tests have, and the test's own. */
+static void options(int argc, char **argv, const struct number *own)
 {
 	for (int i = 1; i + 1 < argc; i += 2) {
 		if (!strcmp(argv[i], "--kill"))
 			sscanf(argv[i + 1], "%d@%ld", &kill_rank, &kill_step);
 		else if (!strcmp(argv[i], "--steps"))
 			steps = atol(argv[i + 1]);
-		else if (own)
-			own(argv[i], argv[i + 1]);
 	}
+	options_read(argc, argv, own);
 }
 
 /* The device of this process, current and named for the join. */

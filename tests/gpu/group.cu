@@ -453,22 +453,6 @@ static void one_step(uint64_t members)
 	replay();
 }
 
-static void own_option(const char *name, const char *value)
-{
-	if (!strcmp(name, "--hops"))
-		only_hops = atoi(value);
-	else if (!strcmp(name, "--aside"))
-		only_aside = atoi(value);
-	else if (!strcmp(name, "--levels"))
-		only_levels = atoi(value);
-	else if (!strcmp(name, "--again"))
-		again = atoi(value);
-	else if (!strcmp(name, "--shy"))
-		shy = atoi(value);
-	else if (!strcmp(name, "--refuse"))
-		refuse = atoi(value);
-}
-
 /* Of those that come for a place, the first leave without it. */
 static void go_if_shy(void)
 {
@@ -500,10 +484,17 @@ static void say_levels(void)
 
 int main(int argc, char **argv)
 {
+	static const struct number own[] = { { "--hops", &only_hops },
+					     { "--aside", &only_aside },
+					     { "--levels", &only_levels },
+					     { "--again", &again },
+					     { "--shy", &shy },
+					     { "--refuse", &refuse },
+					     { NULL, NULL } };
 	struct covey_result result;
 
 	steps = 50;
-	options(argc, argv, own_option);
+	options(argc, argv, own);
 	start();
 	go_if_shy();
 	CUDA(cudaMalloc(&send, ROOM));

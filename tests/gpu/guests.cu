@@ -148,10 +148,11 @@ static void one_step(void)
 
 int main(int argc, char **argv)
 {
+	static const struct number own[] = { { NULL, NULL } };
 	struct covey_result result;
 
 	steps = 50;
-	options(argc, argv, NULL);
+	options(argc, argv, own);
 	setenv("COVEY_DEVICE_WINDOW_BYTES", "8388608", 1);
 	start();
 	must(covey_device_peers(group, &peers), "device_peers");

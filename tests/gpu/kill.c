@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "holds.h"
+#include "options.h"
 #include "stroke.h"
 #include "tool_find.h"
 
@@ -286,26 +287,6 @@ static void extend(void)
 		exit(1);
 }
 
-static void parse(int argc, char **argv)
-{
-	for (int i = 1; i + 1 < argc; i += 2) {
-		const char *name = argv[i], *value = argv[i + 1];
-
-		if (!strcmp(name, "--how"))
-			stroke.how = (enum how)stroke_named(value, hows, 4);
-		else if (!strcmp(name, "--where"))
-			opt.where = (enum where)stroke_named(value, wheres, 4);
-		else if (!strcmp(name, "--victim"))
-			opt.victim = atoi(value);
-		else if (!strcmp(name, "--cycles"))
-			opt.cycles = atoi(value);
-		else if (!strcmp(name, "--after"))
-			opt.after = atoi(value);
-		else if (!strcmp(name, "--extend"))
-			opt.extend = atoi(value);
-	}
-}
-
 /* One step; 0: that was the last. */
 static int step(void)
 {
@@ -346,10 +327,16 @@ static int step(void)
 
 int main(int argc, char **argv)
 {
+	static const struct number numbers[] = { { "--victim", &opt.victim },
+						 { "--cycles", &opt.cycles },
+						 { "--after", &opt.after },
+						 { "--extend", &opt.extend },
+						 { NULL, NULL } };
 	const char *world = getenv("WORLD_SIZE");
 
 	arguments = argv;
-	parse(argc, argv);
+	options_read(argc, argv, numbers);
+	opt.where = (enum where)stroke_options(argc, argv, wheres, 4, opt.where);
 	whole = world ? atoi(world) : 1;
 	stroke_stand_by();
 	start();

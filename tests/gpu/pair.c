@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "options.h"
 #include "tool_find.h"
 
 #define TOP_K 8
@@ -212,20 +213,12 @@ static double timed(int kinds)
 
 int main(int argc, char **argv)
 {
-	static const struct {
-		const char *name;
-		int *at;
-	} options[] = { { "--tokens", &tokens },
-			{ "--hidden", &hidden },
-			{ "--experts", &experts },
-			{ "--ops", &ops },
-			{ "--rounds", &rounds } };
+	static const struct number numbers[] = { { "--tokens", &tokens },   { "--hidden", &hidden },
+						 { "--experts", &experts }, { "--ops", &ops },
+						 { "--rounds", &rounds },   { NULL, NULL } };
 	double us[4] = { 0 };
 
-	for (int i = 1; i + 1 < argc; i += 2)
-		for (size_t o = 0; o < sizeof(options) / sizeof(options[0]); o++)
-			if (!strcmp(argv[i], options[o].name))
-				*options[o].at = atoi(argv[i + 1]);
+	options_read(argc, argv, numbers);
 	rounds = rounds < 1 ? 1 : rounds > ROUNDS_MOST ? ROUNDS_MOST : rounds;
 	start();
 	launch(3); /* what a handle has on its device is made by its first call, outside of graphs */

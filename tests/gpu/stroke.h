@@ -129,4 +129,16 @@ static inline int stroke_named(const char *text, const char *const *names, int n
 	exit(2);
 }
 
+/* `--how`, and `--where`, which is one of @n names: the place; @where if it is not given. */
+static inline int stroke_options(int argc, char **argv, const char *const *wheres, int n, int where)
+{
+	for (int i = 1; i + 1 < argc; i += 2) {
+		if (!strcmp(argv[i], "--how"))
+			stroke.how = (enum how)stroke_named(argv[i + 1], hows, 4);
+		else if (!strcmp(argv[i], "--where"))
+			where = stroke_named(argv[i + 1], wheres, n);
+	}
+	return where;
+}
+
 #endif

@@ -334,14 +334,6 @@ static void one_step(void)
 	experts();
 }
 
-static void own_option(const char *name, const char *value)
-{
-	if (!strcmp(name, "--extend"))
-		extends = atoi(value);
-	else if (!strcmp(name, "--far"))
-		far = atoi(value);
-}
-
 /* As start() of driver.cuh, from a thread that is on another device. */
 static void join(void)
 {
@@ -357,11 +349,12 @@ static void join(void)
 
 int main(int argc, char **argv)
 {
+	static const struct number own[] = { { "--extend", &extends }, { "--far", &far }, { NULL, NULL } };
 	struct covey_result result;
 
 	steps = 2;
 	setenv("COVEY_DEVICE_WINDOW_BYTES", "4194304", 1);
-	options(argc, argv, own_option);
+	options(argc, argv, own);
 	join();
 	send = (int *)room(ROOM);
 	recv = (int *)room(ROOM);
