@@ -20,23 +20,18 @@
  *
  * Plain C over the table for tools (kernels/tool/tool.h), so it runs on devices and with the real kernels on a CPU.
  */
-#include <covey_device.h>
-#include <covey_ep.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "holds.h"
+#include "options.h"
 #include "outcome.h"
-#include "routed.h"
 #include "stroke.h"
+#include "tokens.h"
 #include "tool_find.h"
 
-#ifndef RANKS
-#define RANKS 8
-#endif
-#define ROWS (EXPERTS * RANKS * TOKENS)
 #define PAIRS 20
 #define FLIGHT 16 /* of one kind under way when somebody is struck inside of it */
 #define CALM 2	  /* steps, whole, before the next is killed */
@@ -44,36 +39,22 @@
 enum where { BEFORE, IN_DISPATCH, BETWEEN, IN_COMBINE, BETWEEN_PHASES, IN_GRAPH, ANYWHERE };
 static const char *const wheres[] = { "before", "dispatch", "between", "combine", "phases", "graph", "anywhere" };
 
-static struct { /* of one rank, on the host; the device has the same at the same places */
-	uint16_t x[TOKENS][HIDDEN], out[TOKENS][HIDDEN], packed[ROWS][HIDDEN];
-	int64_t range[EXPERTS * RANKS], experts64[TOKENS][TOP_K]; /* of odd ranks: experts */
-	int32_t experts[TOKENS][TOP_K], count[EXPERTS], src_info[ROWS];
-	float weights[TOKENS][TOP_K];
-	int32_t named[ROWS][TOP_K]; /* compact: experts here of each row, and their weights */
-	float named_weights[ROWS][TOP_K];
-	int64_t expert_tokens[EXPERTS];
-	int32_t triplets[ROWS][3], flat[ROWS][2];
-	uint32_t arrived[COVEY_EP_ARRIVED_ROWS + ROWS];
-	float expert_scale[EXPERTS];
-	uint8_t mask[TOKENS]; /* of some ranks, which give all that there may be and mask what is not of the step */
-} host, *there;
-
-static struct {
-	long step, calm, cycle; /* what joiners get */
-} state;
+struct tokens_of host;
+static struct tokens_of *there;
+struct tokens_state state;
 
 static const struct cvy_gpu_tool *tool;
 static struct covey_group *group;
-static struct covey_ep *ep;
+struct covey_ep *ep;
 static struct CUstream_st *stream;
 static struct cvy_gpu_graph *graph;
 static void *route;
-static int announces; /* this dispatch */
-static int rank, size, failures, cycles, per_rank, compact, ht, flat, win, lanes, striking, late,
-	victim = -1, after = 40, away_ms, deadline;
+int rank, size, compact, flat, win, announces;
+static int failures, cycles, per_rank, ht, lanes, striking, late, victim = -1, after = 40, away_ms, deadline;
 static enum where where = ANYWHERE;
-static uint64_t checks, again, cut, contributors; /* the last: of the last operation */
-static struct holds held, holding;		  /* after the second cycle, and now */
+uint64_t checks, again;
+static uint64_t cut, contributors; /* the latter: of the last operation */
+static struct holds held, holding; /* after the second cycle, and now */
 
 static void must(int err, const char *what)
 {
@@ -93,215 +74,12 @@ static void must(int err, const char *what)
 	exit(1);
 }
 
-static void wrong(const char *what, int i, long got, long want, const struct covey_device_outcome *o)
+void wrong(const char *what, int i, long got, long want, const struct covey_device_outcome *o)
 {
 	if (failures++ < 8)
 		fprintf(stderr, "rank %d, step %ld, cycle %ld: %s %d: %ld, not %ld; %llu by %llx without %llx\n", rank,
 			state.step, state.cycle, what, i, got, want, (unsigned long long)o->seq,
 			(unsigned long long)o->mask, (unsigned long long)o->missing);
-}
-
-/* ---- what is right ---- */
-
-static int masks(void)
-{
-	return rank % 3 != 2;
-}
-
-/* Of the @k-th expert of a token. */
-static void check_row(int row, int source, int t, int k, const struct covey_device_outcome *o)
-{
-	const int32_t *triplet = host.triplets[row], *origin = host.flat[row];
-
-	if (host.src_info[row] != t)
-		wrong("source of row", row, host.src_info[row], t, o);
-	if (triplet[0] != source || triplet[1] != t || triplet[2] != k)
-		wrong("triplet of row", row, triplet[0] * 10000L + triplet[1] * 100 + triplet[2],
-		      source * 10000L + t * 100 + k, o);
-	if (origin[0] != source || origin[1] != t * TOP_K + k)
-		wrong("flat of row", row, origin[0] * 10000L + origin[1], source * 10000L + t * TOP_K + k, o);
-	for (int h = 0; h < HIDDEN; h++)
-		if (host.packed[row][h] != bf16(token(state.step, source, t, h)))
-			wrong("element of row", row, host.packed[row][h], bf16(token(state.step, source, t, h)), o);
-}
-
-/* The rows of @source that expert @id here has, from row @first on; how many. */
-static int check_rows(int id, int source, int first, const struct covey_device_outcome *o)
-{
-	int n = 0;
-
-	for (int t = 0; t < tokens(state.step, source); t++)
-		for (int k = 0; k < TOP_K; k++)
-			if (expert(state.step, source, t, k) == id)
-				check_row(first + n++, source, t, k, o);
-	return n;
-}
-
-/* Rows from @first on, of those of a bin: there are none. */
-static void check_tail(int bin, int first, const struct covey_device_outcome *o)
-{
-	for (int row = first; row < (bin + 1) * covey_ep_rows(ep); row++) {
-		if (host.src_info[row] != -1 || host.triplets[row][0] != -1 || host.triplets[row][2] != -1 ||
-		    host.flat[row][1] != -1)
-			wrong("row past the last one", row, host.src_info[row], -1, o);
-		for (int k = 0; k < TOP_K && compact; k++)
-			if (host.named[row][k] != -1 || host.named_weights[row][k] != 0)
-				wrong("expert of a row past the last one", row, host.named[row][k], -1, o);
-	}
-}
-
-static void check_range(int bin, int source, int want, int at, const struct covey_device_outcome *o)
-{
-	int64_t range = host.range[bin * size + source];
-
-	if (range >> 32 != want || (want && (int32_t)range != at))
-		wrong("rows of source", source, (long)(range >> 32), want, o);
-}
-
-/* The one row here of a token, and what stands beside it; 0: it has none. */
-static int check_named(int source, int t, int row, const struct covey_device_outcome *o)
-{
-	int block = (EXPERTS + size - 1) / size, here = 0, first = -1;
-
-	for (int k = TOP_K - 1; k >= 0; k--)
-		if (owner(size, expert(state.step, source, t, k)) == rank)
-			here = 1, first = k;
-	for (int k = 0; here && k < TOP_K; k++) {
-		int id = expert(state.step, source, t, k), local = owner(size, id) == rank ? id - rank * block : -1;
-
-		if (host.named[row][k] != local)
-			wrong("expert of row", row, host.named[row][k], local, o);
-		if (host.named_weights[row][k] != (local < 0 ? 0 : (float)(k + 1)))
-			wrong("weight of row", row, (long)host.named_weights[row][k], local < 0 ? 0 : k + 1, o);
-	}
-	if (here)
-		check_row(row, source, t, first, o);
-	return here;
-}
-
-static void check_compact(const struct covey_device_outcome *o)
-{
-	uint64_t here = o->mask & ~o->missing;
-	int row = 0, block = (EXPERTS + size - 1) / size, count[EXPERTS] = { 0 };
-
-	checks++;
-	for (int s = 0; s < size; s++) {
-		int first = row;
-
-		for (int t = 0; t < tokens(state.step, s) && here >> s & 1; t++) {
-			row += check_named(s, t, row, o);
-			for (int k = 0; k < TOP_K; k++) /* a token names no expert twice */
-				count[expert(state.step, s, t, k)]++;
-		}
-		check_range(0, s, row - first, first, o);
-	}
-	if (covey_ep_local_experts(ep))
-		check_tail(0, row, o);
-	for (int id = rank * block; id < EXPERTS && owner(size, id) == rank; id++)
-		if (host.count[id - rank * block] != count[id] ||
-		    host.expert_tokens[id - rank * block] != (count[id] + 7) / 8 * 8)
-			wrong("count of expert", id, host.count[id - rank * block], count[id], o);
-}
-
-static void check_experts(const struct covey_device_outcome *o)
-{
-	uint64_t here = o->mask & ~o->missing;
-	int mine = 0, next = 0, by = win ? 1 : 8;
-
-	checks++;
-	for (int id = 0; id < EXPERTS; id++) {
-		int e = mine, bin = win ? 0 : e * covey_ep_rows(ep), first = win ? next : bin, n;
-
-		if (owner(size, id) != rank)
-			continue;
-		mine++;
-		next = first;
-		for (int s = 0; s < size; s++) {
-			int want = here >> s & 1 ? check_rows(id, s, next, o) : 0;
-
-			check_range(e, s, want, next - bin, o);
-			next += want;
-		}
-		n = next - first;
-		if (!win)
-			check_tail(e, next, o);
-		if (host.count[e] != n || host.expert_tokens[e] != (n + by - 1) / by * by)
-			wrong("count of expert", id, host.count[e], n, o);
-	}
-	if (win && mine)
-		check_tail(0, next, o);
-}
-
-static float sign(int id)
-{
-	return flat && id % 2 ? -1.0f : 1.0f;
-}
-
-/* Each row that is here was announced, and no other; or all that was does not hold. */
-static void check_arrived(const struct covey_device_outcome *o)
-{
-	const uint32_t *row = host.arrived + COVEY_EP_ARRIVED_ROWS;
-	const int rows = covey_ep_rows(ep);
-
-	if (!announces || !covey_ep_local_experts(ep))
-		return;
-	if (host.arrived[COVEY_EP_ARRIVED_ENDED] != COVEY_EP_ARRIVED)
-		wrong("the end was not told", 0, host.arrived[COVEY_EP_ARRIVED_ENDED], COVEY_EP_ARRIVED, o);
-	again += host.arrived[COVEY_EP_ARRIVED_AGAIN] != 0;
-	if (host.arrived[COVEY_EP_ARRIVED_AGAIN])
-		return;
-	if (host.arrived[COVEY_EP_ARRIVED_RANGE] != COVEY_EP_ARRIVED)
-		wrong("the range was not told", 0, host.arrived[COVEY_EP_ARRIVED_RANGE], COVEY_EP_ARRIVED, o);
-	for (int i = 0; i < rows * covey_ep_local_experts(ep); i++) {
-		const uint32_t want = i % rows < host.count[i / rows] ? COVEY_EP_ARRIVED : 0;
-
-		if (row[i] != want)
-			wrong("word of row", i, row[i], want, o);
-	}
-}
-
-static void check_dispatch(const struct covey_device_outcome *o)
-{
-	if (!compact)
-		check_arrived(o);
-	if (compact)
-		check_compact(o);
-	else
-		check_experts(o);
-}
-
-/* With what a token comes back: of the owners in @here, each once, or the weight of its experts there. */
-static int comes_back(int t, uint64_t here)
-{
-	uint64_t ranks = 0;
-	int weight = 0;
-
-	for (int k = 0; k < TOP_K; k++) {
-		int o = owner(size, expert(state.step, rank, t, k));
-
-		if (!(here >> o & 1))
-			continue;
-		ranks |= 1ull << o;
-		weight += (k + 1) * (int)sign(expert(state.step, rank, t, k));
-	}
-	return compact ? __builtin_popcountll(ranks) : weight;
-}
-
-static void check_combine(const struct covey_device_outcome *o)
-{
-	checks++;
-	for (int t = 0; t < tokens(state.step, rank); t++) {
-		int weight = comes_back(t, o->mask & ~o->missing);
-
-		for (int h = 0; h < HIDDEN; h++)
-			if (host.out[t][h] != bf16(weight * token(state.step, rank, t, h)))
-				wrong("combined token", t, host.out[t][h], bf16(weight * token(state.step, rank, t, h)),
-				      o);
-	}
-	for (int t = tokens(state.step, rank); t < TOKENS && masks(); t++)
-		for (int h = 0; h < HIDDEN; h++)
-			if (host.out[t][h])
-				wrong("masked token", t, host.out[t][h], 0, o);
 }
 
 /* ---- calls ---- */
@@ -647,36 +425,16 @@ static int step(int whole)
 
 int main(int argc, char **argv)
 {
+	static const struct number numbers[] = {
+		{ "--cycles", &cycles }, { "--per-rank", &per_rank }, { "--compact", &compact }, { "--ht", &ht },
+		{ "--flat", &flat },	 { "--win", &win },	      { "--lanes", &lanes },	 { "--late", &late },
+		{ "--victim", &victim }, { "--away", &away_ms },      { "--after", &after },	 { NULL, NULL }
+	};
 	const char *world = getenv("WORLD_SIZE");
 
-	for (int i = 1; i + 1 < argc; i += 2) {
-		if (!strcmp(argv[i], "--cycles"))
-			cycles = atoi(argv[i + 1]);
-		else if (!strcmp(argv[i], "--per-rank"))
-			per_rank = atoi(argv[i + 1]);
-		else if (!strcmp(argv[i], "--compact"))
-			compact = atoi(argv[i + 1]);
-		else if (!strcmp(argv[i], "--ht"))
-			compact = ht = atoi(argv[i + 1]);
-		else if (!strcmp(argv[i], "--flat"))
-			flat = atoi(argv[i + 1]);
-		else if (!strcmp(argv[i], "--win"))
-			win = atoi(argv[i + 1]);
-		else if (!strcmp(argv[i], "--lanes"))
-			lanes = atoi(argv[i + 1]);
-		else if (!strcmp(argv[i], "--late"))
-			late = atoi(argv[i + 1]);
-		else if (!strcmp(argv[i], "--victim"))
-			victim = atoi(argv[i + 1]);
-		else if (!strcmp(argv[i], "--how"))
-			stroke.how = (enum how)stroke_named(argv[i + 1], hows, 4);
-		else if (!strcmp(argv[i], "--where"))
-			where = (enum where)stroke_named(argv[i + 1], wheres, ANYWHERE);
-		else if (!strcmp(argv[i], "--away"))
-			away_ms = atoi(argv[i + 1]);
-		else if (!strcmp(argv[i], "--after"))
-			after = atoi(argv[i + 1]);
-	}
+	options_read(argc, argv, numbers);
+	where = (enum where)stroke_options(argc, argv, wheres, ANYWHERE, where);
+	compact |= ht;
 	if (where != ANYWHERE && victim < 0)
 		victim = 1;
 	stroke_stand_by();
