@@ -8,7 +8,7 @@
 #define EP_HOSTS_CUH
 
 #include "ep_hops.h"
-#include "ep_world.cuh"
+#include "ep_compare.cuh"
 
 static const struct topology {
 	const char *name;

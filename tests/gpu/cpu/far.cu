@@ -4,7 +4,7 @@
  * what is put, or brings it in part. What a deadline must see to where a rank is passed over: what has not left is not
  * written over, what is written over while it is read counts for nothing, and afterwards all is as ever.
  */
-#include "ep_world.cuh"
+#include "ep_compare.cuh"
 #include "queues.h"
 
 #define GENERATION 1
