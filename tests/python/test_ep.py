@@ -139,11 +139,6 @@ def masked_combine(ep, group, ids, mask, routed):
             ep.dispatch(covey.to_bf16(x), ids, weights, **wrong)
 
 
-@pytest.mark.parametrize("preset", ["ll", "compact", "flat", "win", "mesh"])
-def test_masks_and_origins(ranks, preset):
-    ranks.run(WORLD, origins, preset)
-
-
 def arrivals(group):
     """A thread reads rows while the dispatch runs; the factors of the experts are given to the combine."""
     T, H, K, E = 8, 64, 2, 6
@@ -185,10 +180,6 @@ def arrivals(group):
             ep.combine(routed.x, routed, ids, weights, expert_scale=mine)
 
 
-def test_rows_that_have_arrived(ranks):
-    ranks.run(WORLD, arrivals)
-
-
 def empty(group, preset):
     """Ranks without tokens, or experts: arrays have no elements, or are None."""
     T, H, K, E = 4, 32, 2, WORLD - 1
@@ -207,11 +198,6 @@ def empty(group, preset):
                                       ids, weights)
             assert outcome.ranks == {0, 1, 2} and out.shape == (n, H)
             assert (out == 0x4000).all()
-
-
-@pytest.mark.parametrize("preset", ["ll", "compact", "win"])
-def test_no_tokens(ranks, preset):
-    ranks.run(WORLD, empty, preset)
 
 
 def halves(group, preset):
@@ -340,31 +326,21 @@ def special(group, preset):
                 ep.combine(routed.x, routed, ids, weights, **{**given, **wrong})
 
 
-@pytest.mark.parametrize("preset", ["ll", "compact", "flat", "win", "mesh"])
-def test_experts_that_no_rank_has(ranks, preset):
-    ranks.run(WORLD, special, preset)
+PRESETS = {
+    experts: ["ll bf16", "compact bf16", "ll e4m3", "compact e4m3", "flat bf16", "win bf16", "mesh e4m3"],
+    integers: ["ll int8", "compact int8", "ll int4", "compact int4", "win int8", "mesh int4"],
+    halves: ["ll", "compact", "flat", "win"],
+    origins: ["ll", "compact", "flat", "win", "mesh"],
+    special: ["ll", "compact", "flat", "win", "mesh"],
+    replicas: ["ll", "compact", "win"],
+    empty: ["ll", "compact", "win"],
+    arrivals: [""],
+}
 
 
-@pytest.mark.parametrize("preset", ["ll", "compact", "win"])
-def test_places(ranks, preset):
-    ranks.run(WORLD, replicas, preset)
-
-
-@pytest.mark.parametrize("preset,rows", [("ll", "int8"), ("compact", "int8"), ("ll", "int4"), ("compact", "int4"),
-                                         ("win", "int8"), ("mesh", "int4")])
-def test_rows_of_integers(ranks, preset, rows):
-    ranks.run(WORLD, integers, preset, rows)
-
-
-@pytest.mark.parametrize("preset", ["ll", "compact", "flat", "win"])
-def test_dispatch_of_float16(ranks, preset):
-    ranks.run(WORLD, halves, preset)
-
-
-@pytest.mark.parametrize("preset,rows", [("ll", "bf16"), ("compact", "bf16"), ("ll", "e4m3"), ("compact", "e4m3"), ("flat", "bf16"),
-                                         ("win", "bf16"), ("mesh", "e4m3")])
-def test_dispatch_and_combine(ranks, preset, rows):
-    ranks.run(WORLD, experts, preset, rows)
+@pytest.mark.parametrize("what,preset", [(what, preset) for what in PRESETS for preset in PRESETS[what]])
+def test_dispatch_and_combine(ranks, what, preset):
+    ranks.run(WORLD, what, *preset.split())
 
 
 def test_ep_needs_no_torch(monkeypatch):

@@ -84,10 +84,6 @@ def uneven(group):
     assert recv.tolist() == [0, 1, 1, 2, 2, 2]
 
 
-def test_uneven_blocks(ranks):
-    ranks.run(WORLD, uneven)
-
-
 def works(group):
     arrays = [np.full(1000, group.rank + i, np.int64) for i in range(8)]
     started = [group.allreduce_start(a) for a in arrays]
@@ -101,10 +97,6 @@ def works(group):
     assert (arrays[3] == 12).all()
 
 
-def test_works_and_grouped_calls(ranks):
-    ranks.run(WORLD, works)
-
-
 def messages(group):
     left, right = (group.rank - 1) % WORLD, (group.rank + 1) % WORLD
     there, here = np.full(5000, group.rank, np.float32), np.zeros(6000, np.float32)
@@ -113,10 +105,6 @@ def messages(group):
     sending.wait()
     assert (outcome.bytes, outcome.peer, outcome.tag) == (20000, left, 4)
     assert (here[:5000] == left).all() and (here[5000:] == 0).all()
-
-
-def test_messages(ranks):
-    ranks.run(WORLD, messages)
 
 
 def bfloat(group):
@@ -153,10 +141,6 @@ def by_dlpack(group):
         group.allreduce(OnlyDlpack(x.T[1:]))
 
 
-def test_dlpack(ranks):
-    ranks.run(WORLD, by_dlpack)
-
-
 def registered(group):
     x = group.empty((64, 1024), "int32")
     x[:] = group.rank
@@ -165,10 +149,6 @@ def registered(group):
     assert (recv == 3).all()
     group.barrier()
     group.free(x)
-
-
-def test_registered_memory(ranks):
-    ranks.run(WORLD, registered)
 
 
 def no_elements(group):
@@ -181,5 +161,6 @@ def no_elements(group):
                       [some[:WORLD], [0] + [1] * (WORLD - 1), some.copy(), [0] + [1] * (WORLD - 1)]))
 
 
-def test_no_elements(ranks):
-    ranks.run(WORLD, no_elements)
+@pytest.mark.parametrize("what", [uneven, works, messages, by_dlpack, registered, no_elements])
+def test_operation(ranks, what):
+    ranks.run(WORLD, what)
