@@ -6,17 +6,12 @@
  *
  * labels: redis real
  */
+#include "../../server.h"
 #include "covey_admin.h"
 #include "harness.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #define USER "S3CR3TUSER" /* a part of the URL's userinfo: it is shown nowhere */
@@ -49,39 +44,16 @@ static void cli(const char *command)
 	must(system(line) == 0, "%s", command);
 }
 
-static int free_port(void)
+/* With @option beside what all have. */
+static void server_start(const char *option)
 {
-	struct sockaddr_in at = { .sin_family = AF_INET };
-	socklen_t length = sizeof(at);
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-	at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	ck_assert_int_eq(bind(fd, (struct sockaddr *)&at, sizeof(at)), 0);
-	ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&at, &length), 0);
-	close(fd);
-	return ntohs(at.sin_port);
-}
-
-static void server_start(const char *option, const char *value, const char *more)
-{
-	char path[96], text[8];
-	int port = free_port();
-
-	snprintf(text, sizeof(text), "%d", port);
+	char path[96];
+	int port = server_free_port();
 
 	strcpy(dir, "/tmp/covey-acl-XXXXXX");
 	ck_assert_ptr_nonnull(mkdtemp(dir));
 	snprintf(path, sizeof(path), "%s/sock", dir);
-	server = fork();
-	ck_assert_int_ge(server, 0);
-	if (!server) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		if (!freopen("/dev/null", "w", stdout))
-			_exit(1);
-		execlp("redis-server", "redis-server", "--port", text, "--bind", "127.0.0.1", "--unixsocket", path,
-		       "--save", "", "--dir", dir, option, value, more, (char *)NULL);
-		_exit(127);
-	}
+	server = server_begin("--port %d --bind 127.0.0.1 --unixsocket %s --dir %s %s", port, path, dir, option);
 	for (int i = 0; i < 2000 && access(path, F_OK); i++)
 		usleep(5000);
 	snprintf(url, sizeof(url), "127.0.0.1:%d", port);
@@ -91,8 +63,7 @@ static void server_stop(void)
 {
 	char line[100];
 
-	kill(server, SIGKILL);
-	waitpid(server, NULL, 0);
+	server_end(server);
 	snprintf(line, sizeof(line), "rm -rf %s", dir);
 	ck_assert_int_eq(system(line), 0);
 }
@@ -205,7 +176,7 @@ TEST(the_documented_permissions_are_enough_and_each_is_missed_by_name)
 {
 	char text[600], *rest = text, *word, want[80];
 
-	server_start("--loglevel", "warning", NULL);
+	server_start("");
 	make_user(NULL);
 	must(!life(store_of_user(), WATCHDOG_MS), "with all of them: %s", lines);
 	documented(text, sizeof(text));
@@ -227,11 +198,11 @@ TEST(the_documented_permissions_are_enough_and_each_is_missed_by_name)
 TEST_LOOP(a_command_that_is_renamed_is_named, 0, 6)
 {
 	static const char *const commands[] = { "EVALSHA", "EVAL", "INFO", "SUBSCRIBE", "PUBLISH", "HSET" };
-
-	char store[60];
+	char option[60], store[60];
 
 	unsetenv("COVEY_STORE_PASSWORD");
-	server_start("--rename-command", commands[_i], "other");
+	snprintf(option, sizeof(option), "--rename-command %s other", commands[_i]);
+	server_start(option);
 	snprintf(store, sizeof(store), "redis://%s", url);
 	must(life(store, VAIN_MS) && strstr(lines, "no command ") && strstr(lines, commands[_i]) &&
 		     strstr(lines, "rename-command"),

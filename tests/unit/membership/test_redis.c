@@ -4,18 +4,15 @@
  * what only a real server does: restarts, passwords, a stop. Skipped (77) where there is no server.
  */
 #include <check.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "covey_admin.h"
+#include "../../server.h"
 #include "../../suite.h"
 #include "clock.h"
 #include "loop.h"
@@ -42,29 +39,20 @@ struct real {
 static struct real real;
 static struct bench bench;
 
-/* @options: of redis-server, as a shell reads them; NULL: as before. */
-static void server_start(struct real *r, const char *options)
+static void server_stop(struct real *r)
 {
-	char line[600];
-
-	r->options = options ? options : r->options;
-	r->server = fork();
-	ck_assert_int_ge(r->server, 0);
 	if (r->server)
-		return;
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	snprintf(line, sizeof(line),
-		 "exec redis-server --port 0 --unixsocket %s/sock --save '' --dir %s --loglevel warning %s > /dev/null",
-		 r->dir, r->dir, r->options);
-	execl("/bin/sh", "sh", "-c", line, (char *)NULL);
-	_exit(127);
+		server_end(r->server);
+	r->server = 0;
 }
 
-static void server_stop(struct real *r, int sig)
+/* In place of the one that runs. @options: beside what all have; NULL: as before. */
+static void server_start(struct real *r, const char *options)
 {
-	kill(r->server, sig);
-	waitpid(r->server, NULL, 0);
-	r->server = 0;
+	server_stop(r);
+	r->options = options ? options : r->options;
+	r->server = server_begin("--port 0 --unixsocket %s/sock --dir %s --loglevel warning %s", r->dir, r->dir,
+				 r->options);
 }
 
 static void on_reply(void *ctx, uint64_t id, int err, int argc, const char *const *argv, const char *cause)
@@ -192,7 +180,6 @@ static void save(void *ctx)
 
 static void restart_from_disk(void *ctx)
 {
-	server_stop(ctx, SIGKILL);
 	server_start(ctx, NULL);
 }
 
@@ -224,8 +211,7 @@ static void teardown(void)
 	char line[100];
 
 	memory_reply_clear(&bench.reply);
-	if (real.server)
-		server_stop(&real, SIGKILL);
+	server_stop(&real);
 	snprintf(line, sizeof(line), "rm -rf %s", real.dir);
 	ck_assert_int_eq(system(line), 0);
 }
@@ -233,7 +219,6 @@ static void teardown(void)
 /* What is more than key and channel could be in another slot of a cluster. */
 TEST_LOOP(case_holds_on_redis, 0, store_case_count)
 {
-	server_stop(&real, SIGKILL);
 	server_start(&real, "--user default on nopass +@all resetkeys '~covey:{g}:g' '~covey:{g}:n' resetchannels "
 			    "'&covey:{g}:n'");
 	store_cases[_i].run(&bench);
@@ -248,7 +233,6 @@ static int was_refused(struct real *r)
 
 TEST(wrong_password_is_final_and_not_told)
 {
-	server_stop(&real, SIGKILL);
 	server_start(&real, "--requirepass right");
 	setenv("COVEY_STORE_PASSWORD", "wrong-secret", 1);
 	client_open(&real, 200);
@@ -273,7 +257,6 @@ static int restarted(struct real *r)
 	} else if (phase == 1 && r->replied) {
 		phase = 2;
 		r->up = 0;
-		server_stop(r, SIGKILL);
 		server_start(r, NULL);
 	}
 	if (phase == 3 && r->replied && r->err)
@@ -433,7 +416,7 @@ TEST(admin_call_reports_a_missing_group)
 	ck_assert_int_eq(covey_admin_call(real.url, "g", 1, argv, 0, count_pair, NULL), COVEY_ERR_REFUSED);
 	ck_assert_int_eq(pairs, 1);
 	ck_assert_int_eq(covey_admin_call(real.url, "g", 1, wrong, 0, NULL, NULL), COVEY_ERR_INVAL);
-	server_stop(&real, SIGKILL);
+	server_stop(&real);
 	ck_assert_int_eq(covey_admin_call(real.url, "g", 1, argv, cvy_now_ns() + 100 * CVY_MS, NULL, NULL),
 			 COVEY_ERR_STORE);
 }
@@ -480,24 +463,12 @@ TEST(what_is_wrong_with_a_store_is_named)
 	assert_cause(COVEY_ERR_STORE, "replica that has lost its master");
 }
 
-static int free_port(void)
-{
-	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	socklen_t bytes = sizeof(at);
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-	ck_assert(!bind(fd, (struct sockaddr *)&at, sizeof(at)) && !getsockname(fd, (struct sockaddr *)&at, &bytes));
-	close(fd);
-	return ntohs(at.sin_port);
-}
-
 /* A cluster of one node, behind a unix socket. Its bus has a port, by default one for all servers without a port. */
 TEST(a_cluster_that_does_not_serve_the_slot_is_named)
 {
 	char options[60];
 
-	server_stop(&real, SIGKILL);
-	snprintf(options, sizeof(options), "--cluster-enabled yes --cluster-port %d", free_port());
+	snprintf(options, sizeof(options), "--cluster-enabled yes --cluster-port %d", server_free_port());
 	server_start(&real, options);
 	while (plain(&real, "ping"))
 		poll(NULL, 0, 20);

@@ -8,17 +8,13 @@
 #include <check.h>
 #include <dlfcn.h>
 #include <netdb.h>
-#include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include "../../server.h"
 #include "../../suite.h"
 #include "clock.h"
 #include "covey_admin.h"
@@ -67,48 +63,16 @@ static int place(const char *ip, int *port, int listening)
 static pid_t server;
 static int port;
 
-/* Until it takes a connection. */
-static void server_wait(void)
-{
-	struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port) };
-	uint64_t end = cvy_now_ns() + WATCHDOG_MS * CVY_MS;
-	int fd = -1, err = 1;
-
-	at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	while (err && cvy_now_ns() < end) {
-		fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-		err = connect(fd, (struct sockaddr *)&at, sizeof(at));
-		close(fd);
-		poll(NULL, 0, err ? 5 : 0);
-	}
-	ck_assert(!err);
-}
-
 static void server_start(void)
 {
-	char text[8];
-
-	port = 0;
-	close(place("127.0.0.1", &port, 0));
-	snprintf(text, sizeof(text), "%d", port);
-	server = fork();
-	ck_assert_int_ge(server, 0);
-	if (server) {
-		server_wait();
-		return;
-	}
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	if (!freopen("/dev/null", "w", stdout))
-		_exit(1);
-	execlp("redis-server", "redis-server", "--port", text, "--bind", "127.0.0.1", "--save", "", "--dir", "/tmp",
-	       (char *)NULL);
-	_exit(127);
+	port = server_free_port();
+	server = server_begin("--port %d --bind 127.0.0.1 --dir /tmp", port);
+	server_wait(port);
 }
 
 static void server_stop(void)
 {
-	kill(server, SIGKILL);
-	waitpid(server, NULL, 0);
+	server_end(server);
 }
 
 /* What a request to @url ends with; the cause into @cause. */

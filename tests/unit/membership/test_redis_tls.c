@@ -5,18 +5,14 @@
  *
  * labels: redis
  */
-#include <arpa/inet.h>
 #include <check.h>
 #include <netdb.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include "../../server.h"
 #include "../../suite.h"
 #include "clock.h"
 #include "covey.h"
@@ -129,50 +125,18 @@ static const char *presenting(const char *name)
 	return text;
 }
 
-static int answers(int port)
-{
-	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port) };
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), up;
-
-	to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	up = connect(fd, (struct sockaddr *)&to, sizeof(to)) == 0;
-	close(fd);
-	return up;
-}
-
 /* @cert: whose certificate the server shows, NULL: it speaks without TLS. */
 static void server(const char *cert, const char *clients)
 {
-	struct sockaddr_in at = { .sin_family = AF_INET };
-	socklen_t bytes = sizeof(at);
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	char port[8], crt[96], key[96], ca[96];
-
-	at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	ck_assert_int_eq(bind(fd, (struct sockaddr *)&at, sizeof(at)), 0);
-	ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&at, &bytes), 0);
-	close(fd);
-	w.port = ntohs(at.sin_port);
-	snprintf(port, sizeof(port), "%d", w.port);
-	snprintf(crt, sizeof(crt), "%s/%s.crt", w.dir, cert ? cert : "");
-	snprintf(key, sizeof(key), "%s/%s.key", w.dir, cert ? cert : "");
-	snprintf(ca, sizeof(ca), "%s/ca.crt", w.dir);
-	w.server = fork();
-	ck_assert_int_ge(w.server, 0);
-	if (!w.server) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		if (!freopen("/dev/null", "w", stdout))
-			_exit(1);
-		if (cert)
-			execlp("redis-server", "redis-server", "--bind", "127.0.0.1", "--port", "0", "--tls-port", port,
-			       "--tls-cert-file", crt, "--tls-key-file", key, "--tls-ca-cert-file", ca,
-			       "--tls-auth-clients", clients, "--save", "", "--dir", w.dir, (char *)NULL);
-		execlp("redis-server", "redis-server", "--bind", "127.0.0.1", "--port", port, "--save", "", "--dir",
-		       w.dir, (char *)NULL);
-		_exit(127);
-	}
-	for (int i = 0; i < WATCHDOG_MS / 10 && !answers(w.port); i++)
-		usleep(10000);
+	w.port = server_free_port();
+	if (cert)
+		w.server = server_begin(
+			"--bind 127.0.0.1 --port 0 --tls-port %d --tls-cert-file %s/%s.crt --tls-key-file %s/%s.key "
+			"--tls-ca-cert-file %s/ca.crt --tls-auth-clients %s --dir %s",
+			w.port, w.dir, cert, w.dir, cert, w.dir, clients, w.dir);
+	else
+		w.server = server_begin("--bind 127.0.0.1 --port %d --dir %s", w.port, w.dir);
+	server_wait(w.port);
 }
 
 static void setup(void)
@@ -184,10 +148,8 @@ static void setup(void)
 
 static void teardown(void)
 {
-	if (!w.server)
-		return;
-	kill(w.server, SIGKILL);
-	waitpid(w.server, NULL, 0);
+	if (w.server)
+		server_end(w.server);
 	w.server = 0;
 }
 

@@ -20,6 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../../server.h"
 #include "../../suite.h"
 #include "covey.h"
 
@@ -105,21 +106,6 @@ static void start_proxy(int late_ms)
 	if (!test.proxy)
 		proxy(listener, late_ms);
 	close(listener);
-}
-
-static void start_server(void)
-{
-	char path[128];
-
-	snprintf(path, sizeof(path), "%s/store", test.dir);
-	test.server = child();
-	if (test.server)
-		return;
-	if (!freopen("/dev/null", "w", stdout))
-		_exit(1);
-	execlp("redis-server", "redis-server", "--port", "0", "--unixsocket", path, "--save", "", "--dir", test.dir,
-	       (char *)NULL);
-	_exit(127);
 }
 
 /* Safe points and sums until the parent's word; the exit code is the error that ended them. */
@@ -217,7 +203,7 @@ static void setup(void)
 	ck_assert(test.stop != MAP_FAILED);
 	unsetenv("COVEY_STORE");
 	unsetenv("COVEY_GROUP");
-	start_server();
+	test.server = server_begin("--port 0 --unixsocket %s/store --dir %s", test.dir, test.dir);
 }
 
 static void teardown(void)
