@@ -7,7 +7,31 @@
 
 #include "reduce.h"
 
-size_t type_bytes(int dtype)
+/*
+ * Most of what a test of operations costs is here. So each type has loops of its own: @CALL is inlined with the type as
+ * a constant.
+ */
+#define INLINED static inline __attribute__((always_inline))
+#define FOR_TYPE(dtype, CALL) \
+	switch (dtype) { \
+		TYPE(COVEY_INT8, CALL) \
+		TYPE(COVEY_UINT8, CALL) \
+		TYPE(COVEY_INT16, CALL) \
+		TYPE(COVEY_INT32, CALL) \
+		TYPE(COVEY_UINT32, CALL) \
+		TYPE(COVEY_INT64, CALL) \
+		TYPE(COVEY_UINT64, CALL) \
+		TYPE(COVEY_FLOAT16, CALL) \
+		TYPE(COVEY_FLOAT32, CALL) \
+		TYPE(COVEY_FLOAT64, CALL) \
+		TYPE(COVEY_BFLOAT16, CALL) \
+	}
+#define TYPE(DTYPE, CALL) \
+	case DTYPE: \
+		CALL(DTYPE); \
+		break;
+
+INLINED size_t bytes_of(int dtype)
 {
 	switch (dtype) {
 	case COVEY_INT8:
@@ -26,6 +50,11 @@ size_t type_bytes(int dtype)
 	}
 }
 
+size_t type_bytes(int dtype)
+{
+	return bytes_of(dtype);
+}
+
 /* Integers are held in 64 bits, two's complement; f16 and bf16 as the f32 that they stand for. */
 union value {
 	uint64_t bits;
@@ -33,24 +62,24 @@ union value {
 	double f64;
 };
 
-static uint64_t mix(uint64_t z)
+INLINED uint64_t mix(uint64_t z)
 {
 	z = (z ^ z >> 32) * 0xd6e8feb86659fd93ull;
 	z = (z ^ z >> 32) * 0xd6e8feb86659fd93ull;
 	return z ^ z >> 32;
 }
 
-static int is_real(int dtype)
+INLINED int is_real(int dtype)
 {
 	return dtype >= COVEY_FLOAT16 && dtype <= COVEY_BFLOAT16;
 }
 
-static int is_signed(int dtype)
+INLINED int is_signed(int dtype)
 {
 	return dtype == COVEY_INT8 || dtype == COVEY_INT16 || dtype == COVEY_INT32 || dtype == COVEY_INT64;
 }
 
-static void store(uint8_t *to, union value v, int dtype)
+INLINED void store(uint8_t *to, union value v, int dtype)
 {
 	uint16_t half;
 
@@ -58,14 +87,14 @@ static void store(uint8_t *to, union value v, int dtype)
 		half = dtype == COVEY_FLOAT16 ? cvy_f32_f16(v.f32) : cvy_f32_bf16(v.f32);
 		memcpy(to, &half, 2);
 	} else {
-		memcpy(to, &v, type_bytes(dtype)); /* little-endian */
+		memcpy(to, &v, bytes_of(dtype)); /* little-endian */
 	}
 }
 
 /* The value as the type holds it. */
-static union value narrowed(union value v, int dtype)
+INLINED union value narrowed(union value v, int dtype)
 {
-	int unused = 64 - 8 * (int)type_bytes(dtype);
+	int unused = 64 - 8 * (int)bytes_of(dtype);
 
 	if (dtype == COVEY_FLOAT16)
 		v.f32 = cvy_f16_f32(cvy_f32_f16(v.f32));
@@ -79,9 +108,9 @@ static union value narrowed(union value v, int dtype)
 }
 
 /* Numbers whose floating sums depend on the order: signs and sizes vary. */
-static union value input(size_t i, int dtype, int rank, uint64_t seed)
+INLINED union value input(size_t i, int dtype, uint64_t rank_and_seed)
 {
-	uint64_t h = mix(i * 64 + (uint64_t)rank + (seed + 1) * 0x9e3779b97f4a7c15ull);
+	uint64_t h = mix(i * 64 + rank_and_seed);
 	double x = (double)(int32_t)h * (h & 1ull << 40 ? 1e-3 : 1e-9);
 	union value v = { .bits = h };
 
@@ -94,24 +123,35 @@ static union value input(size_t i, int dtype, int rank, uint64_t seed)
 	return narrowed(v, dtype);
 }
 
+static uint64_t rank_and_seed(int rank, uint64_t seed)
+{
+	return (uint64_t)rank + (seed + 1) * 0x9e3779b97f4a7c15ull;
+}
+
+INLINED void input_of(uint8_t *to, size_t count, int dtype, uint64_t of)
+{
+	for (size_t i = 0; i < count; i++)
+		store(to + i * bytes_of(dtype), input(i, dtype, of), dtype);
+}
+
 void type_input(void *to, size_t count, int dtype, int rank, uint64_t seed)
 {
-	size_t elem = type_bytes(dtype);
+	const uint64_t of = rank_and_seed(rank, seed);
 
-	for (size_t i = 0; i < count; i++)
-		store((uint8_t *)to + i * elem, input(i, dtype, rank, seed), dtype);
+#define INPUT_OF(DTYPE) input_of(to, count, DTYPE, of)
+	FOR_TYPE(dtype, INPUT_OF)
 }
 
 #define PICK(a, b, redop) ((redop) == COVEY_MIN ? ((b) < (a) ? (b) : (a)) : ((b) > (a) ? (b) : (a)))
 
-static double real(double a, double b, int redop)
+INLINED double real(double a, double b, int redop)
 {
 	if (redop == COVEY_MIN || redop == COVEY_MAX)
 		return a != a ? b : PICK(a, b, redop);
 	return redop == COVEY_PROD ? a * b : a + b;
 }
 
-static union value join(union value a, union value b, int dtype, int redop)
+INLINED union value join(union value a, union value b, int dtype, int redop)
 {
 	int by_size = redop == COVEY_MIN || redop == COVEY_MAX;
 
@@ -134,7 +174,7 @@ static union value join(union value a, union value b, int dtype, int redop)
 	return a;
 }
 
-static union value average(union value v, int dtype, int n)
+INLINED union value average(union value v, int dtype, int n)
 {
 	if (dtype == COVEY_FLOAT64)
 		v.f64 /= n;
@@ -147,22 +187,33 @@ static union value average(union value v, int dtype, int n)
 	return v;
 }
 
-void type_fold(void *to, size_t count, int dtype, int redop, uint64_t mask, uint64_t seed)
+INLINED void fold_of(uint8_t *to, size_t count, int dtype, int redop, const uint64_t *of, int n)
 {
-	size_t elem = type_bytes(dtype);
-
 	for (size_t i = 0; i < count; i++) {
-		union value sum = { .bits = 0 };
-		int n = 0;
+		union value sum = input(i, dtype, of[0]);
 
-		for (int r = 0; r < 64; r++)
-			if (mask >> r & 1)
-				sum = n++ ? join(sum, input(i, dtype, r, seed), dtype, redop)
-					  : input(i, dtype, r, seed);
+		for (int r = 1; r < n; r++)
+			sum = join(sum, input(i, dtype, of[r]), dtype, redop);
 		if (redop == COVEY_AVG)
 			sum = average(sum, dtype, n);
-		store((uint8_t *)to + i * elem, sum, dtype);
+		store(to + i * bytes_of(dtype), sum, dtype);
 	}
+}
+
+void type_fold(void *to, size_t count, int dtype, int redop, uint64_t mask, uint64_t seed)
+{
+	uint64_t of[64];
+	int n = 0;
+
+	for (int r = 0; r < 64; r++)
+		if (mask >> r & 1)
+			of[n++] = rank_and_seed(r, seed);
+	if (!n && count)
+		memset(to, 0, count * type_bytes(dtype));
+	if (!n)
+		return;
+#define FOLD_OF(DTYPE) fold_of(to, count, DTYPE, redop, of, n)
+	FOR_TYPE(dtype, FOLD_OF)
 }
 
 uint64_t checksum(const void *data, size_t bytes)
