@@ -78,9 +78,12 @@ def test_ctrl_c_ends_a_join(store):
 
 
 def test_a_join_that_fails_names_the_missing(store):
-    with pytest.raises(TimeoutError) as caught:
-        covey.join(store=store, group="lacks-one", rank=0, world=2, join_ms=500)
-    assert isinstance(caught.value, covey.Error) and re.search(r"\b1\b", caught.value.cause)
+    for join_ms in (500, 5000, 50000):  # on a busy machine the store may not have answered in the first
+        with pytest.raises(covey.Error) as caught:
+            covey.join(store=store, group="lacks-one", rank=0, world=2, join_ms=join_ms)
+        if isinstance(caught.value, TimeoutError):
+            break
+    assert isinstance(caught.value, TimeoutError) and "rank 1 has not come" in caught.value.cause
 
 
 @pytest.mark.parametrize("settings,kind,words", [

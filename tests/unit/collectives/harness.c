@@ -52,6 +52,22 @@ void harness_refused(const char *file, int line, const char *call, struct covey_
 			     covey_strerror(want), info.cause, cause);
 }
 
+void harness_join_in_vain(const char *file, int line, const struct covey_config *config, int want, const char *cause)
+{
+	struct covey_config mine = *config;
+	struct covey_group *group = NULL;
+	struct covey_error_info info;
+	int err;
+
+	do {
+		err = covey_join(&mine, &group);
+		covey_last_error(NULL, &info);
+		mine.join_ms *= 4;
+	} while (err && (err != want || !strstr(info.cause, cause)) && mine.join_ms < WATCHDOG_MS);
+	harness_refused(file, line, "covey_join", NULL, err, want, cause);
+	ck_assert_ptr_null(group);
+}
+
 uint64_t harness_now_ns(void)
 {
 	struct timespec t;

@@ -46,6 +46,14 @@ void harness_fail(const char *file, int line, const char *cond, const char *form
 void harness_refused(const char *file, int line, const char *call, struct covey_group *group, int err, int want,
 		     const char *cause);
 
+/*
+ * A join by @CONFIG ends with @WANT, and the cause has @CAUSE. On a busy machine its time may end before it comes so
+ * far: then it is tried again with more.
+ */
+#define must_not_join(CONFIG, WANT, CAUSE) harness_join_in_vain(__FILE__, __LINE__, CONFIG, WANT, CAUSE)
+
+void harness_join_in_vain(const char *file, int line, const struct covey_config *config, int want, const char *cause);
+
 /* Starts the server, runs the suite, stops the server. 77 where there is no server. */
 int harness_main(Suite *suite);
 #define HARNESS_MAIN(...) \

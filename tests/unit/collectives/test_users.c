@@ -362,34 +362,47 @@ static int joins_in_vain(void *arg, int rank)
 	return 0;
 }
 
+/* Ranks @from and above join, again with more time until each is told @why: a busy machine is slow. */
+static void join_until_told(struct covey_config *config, int from, const char *why)
+{
+	pid_t pid[RANKS];
+	int told = 0;
+
+	for (; told < RANKS - from && config->join_ms < WATCHDOG_MS; config->join_ms *= 4) {
+		memset(heard, 0, RANKS * sizeof(*heard));
+		for (int r = from; r < RANKS; r++)
+			pid[r] = harness_fork(joins_in_vain, config, r);
+		told = 0;
+		for (int r = from; r < RANKS; r++) {
+			must(harness_reap(pid[r]) == 0, "rank %d", r);
+			told += strstr(heard[r].info.cause, why) != NULL;
+		}
+	}
+	for (int r = from; r < RANKS; r++)
+		must(heard[r].err < 0 && strstr(heard[r].info.cause, why), "rank %d: %d: %s", r, heard[r].err,
+		     heard[r].info.cause);
+}
+
 /* The store's socket, which the test opens to everybody: while it is closed, and when it is open. */
 TEST(a_member_of_another_user_is_told_why_and_once)
 {
 	struct covey_config config = harness_config("twousers", RANKS);
 	char path[96], *slash;
-	pid_t pid[RANKS];
 
 	snprintf(path, sizeof(path), "%s", strstr(harness_store(), "://") + 3);
 	heard = harness_shared(RANKS * sizeof(*heard));
 	config.join_ms = 400;
-	must(harness_reap(harness_fork(joins_in_vain, &config, 1)) == 0, "nobody");
-	must(heard[1].err == COVEY_ERR_STORE && strstr(heard[1].info.cause, "as uid 65534"), "nobody: %d: %s",
-	     heard[1].err, heard[1].info.cause);
-	memset(heard, 0, RANKS * sizeof(*heard));
+	join_until_told(&config, 1, "as uid 65534");
+	must(heard[1].err == COVEY_ERR_STORE, "nobody: %d: %s", heard[1].err, heard[1].info.cause);
 	must(!chmod(path, 0777), "%s", path);
 	slash = strrchr(path, '/');
 	*slash = '\0';
 	must(!chmod(path, 0711), "%s", path);
 	config.join_ms = 7000; /* who waits to be dialled says so after 5 seconds */
-	harness_fork_all(joins_in_vain, &config, pid, RANKS);
-	for (int r = 0; r < RANKS; r++)
-		must(harness_reap(pid[r]) == 0, "rank %d", r);
+	join_until_told(&config, 0, "one user");
 	must(!chmod(path, 0700), "%s", path);
-	for (int r = 0; r < RANKS; r++) {
-		must(heard[r].err < 0 && strstr(heard[r].info.cause, "one user"), "rank %d: %d: %s", r, heard[r].err,
-		     heard[r].info.cause);
+	for (int r = 0; r < RANKS; r++)
 		must(heard[r].told == 1, "rank %d: %d lines say why", r, heard[r].told);
-	}
 }
 
 int main(void)
