@@ -173,7 +173,7 @@ TEST_RANKS_OVER_BOTH(a_source_that_is_past_a_private_operation_is_not_waited_for
 		pthread_mutex_unlock(&e->lock);
 		cvy_engine_repair(e, &none);
 	} else {
-		must(covey_work_wait(work, cvy_now_ns() + 20000 * CVY_MS, &res) == COVEY_ERR_MISMATCH,
+		must(covey_work_wait(work, harness_deadline(WATCHDOG_MS), &res) == COVEY_ERR_MISMATCH,
 		     "rank 1 is past it: status %d", res.status);
 		covey_work_free(work);
 	}

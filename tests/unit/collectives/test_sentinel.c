@@ -233,13 +233,18 @@ TEST(lagging_replica_is_told_by_the_members)
 	close_group(11);
 }
 
-static const char *cause_of(const char *url)
+/* Asks with more and more time until the cause has @why: a machine under load is slow. */
+static const char *cause_with(const char *why, const char *url)
 {
 	static struct covey_error_info info;
 	static const char *const peek[] = { "peek" };
 
-	must(covey_admin_call(url, "g", 1, peek, harness_deadline(3000), NULL, NULL), "%s is fine", url);
-	covey_last_error(NULL, &info);
+	info.cause[0] = '\0';
+	for (int ms = 3000; ms < WATCHDOG_MS && !strstr(info.cause, why); ms *= 4) {
+		must(covey_admin_call(url, "g", 1, peek, harness_deadline(ms), NULL, NULL), "%s is fine", url);
+		covey_last_error(NULL, &info);
+	}
+	must(strstr(info.cause, why), "no \"%s\" in: %s", why, info.cause);
 	return info.cause;
 }
 
@@ -252,15 +257,13 @@ TEST(useless_sentinels_are_named_with_what_they_said)
 	must(mkdtemp(test.dir), "no directory");
 	must(!chaos_sentinel_start(test.dir, test.url, sizeof(test.url)), "no sentinels");
 	snprintf(other, sizeof(other), "%.*s/other", (int)(strrchr(test.url, '/') - test.url), test.url);
-	cause = cause_of(other);
-	must(strstr(cause, "knows no master named other"), "%s", cause);
+	cause_with("knows no master named other", other);
 	snprintf(other, sizeof(other), "redis+sentinel://127.0.0.1:%d/covey", chaos_sentinel_port());
-	cause = cause_of(other);
 	snprintf(part, sizeof(part), "127.0.0.1:%d: ERR unknown command", chaos_sentinel_port());
-	must(strstr(cause, part), "%s", cause);
+	cause_with(part, other);
 	chaos_sentinel_stop();
-	cause = cause_of(test.url);
-	must(strstr(cause, "no sentinel names the master") && strstr(cause, "Connection refused"), "%s", cause);
+	cause = cause_with("no sentinel names the master", test.url);
+	must(strstr(cause, "Connection refused"), "%s", cause);
 	snprintf(other, sizeof(other), "rm -rf %s", test.dir);
 	must(!system(other), "%s stays", test.dir);
 }

@@ -16,7 +16,7 @@
 
 #define USER "S3CR3TUSER" /* a part of the URL's userinfo: it is shown nowhere */
 #define PASSWORD "S3CR3TWORD"
-#define VAIN_MS 3000 /* of calls that a missing right lets wait to the end */
+#define VAIN_MS 3000 /* of calls that a missing right lets wait to the end, the first time */
 
 static char dir[64], url[40], lines[20000]; /* url: without what stands before the host */
 static pid_t server;
@@ -163,6 +163,21 @@ static int life(const char *store, int ms)
 	return err;
 }
 
+/* It fails; @less: for this right, which is missing. Again with more time until @want is said: machines are busy. */
+static int life_without(const char *less, const char *store, const char *want)
+{
+	int err = 0;
+
+	for (int ms = VAIN_MS; ms < WATCHDOG_MS; ms *= 4) {
+		if (less)
+			make_user(less);
+		err = life(store, ms);
+		if (!err || strstr(lines, want))
+			break;
+	}
+	return err;
+}
+
 static const char *store_of_user(void)
 {
 	static char text[200];
@@ -185,9 +200,8 @@ TEST(the_documented_permissions_are_enough_and_each_is_missed_by_name)
 
 		if (!strchr("+~&", *word))
 			continue;
-		make_user(word);
-		err = life(store_of_user(), VAIN_MS);
 		snprintf(want, sizeof(want), "grant %s ", word);
+		err = life_without(word, store_of_user(), want);
 		must(err && strstr(lines, want), "without %s: %d, and no \"%s\" in:\n%s", word, err, want, lines);
 		must(!strstr(lines, USER) && !strstr(lines, PASSWORD), "without %s the user is shown:\n%s", word,
 		     lines);
@@ -204,8 +218,8 @@ TEST_LOOP(a_command_that_is_renamed_is_named, 0, 6)
 	snprintf(option, sizeof(option), "--rename-command %s other", commands[_i]);
 	server_start(option);
 	snprintf(store, sizeof(store), "redis://%s", url);
-	must(life(store, VAIN_MS) && strstr(lines, "no command ") && strstr(lines, commands[_i]) &&
-		     strstr(lines, "rename-command"),
+	must(life_without(NULL, store, "rename-command") && strstr(lines, "no command ") &&
+		     strstr(lines, commands[_i]) && strstr(lines, "rename-command"),
 	     "%s: %s", commands[_i], lines);
 	server_stop();
 }
