@@ -19,6 +19,8 @@
 #define ADMIT_EVERY 16
 #define LARGE_EVERY 32
 #define COUNT 1000
+#define LATE_MS 5000	   /* nobody is late: a dead rank's connections are closed */
+#define CUT_MS 2000	   /* of a path without packets; a live rank may have no core for a while, too */
 #define LARGE_COUNT 100000 /* chunked */
 #define FIRST_USER 64200   /* they have no name and no files */
 
@@ -199,7 +201,7 @@ void hosts_open(struct hosts *h, const char *name)
 	snprintf(url, sizeof(url), "redis://%s:" STORE_PORT, chaos_net_address(CHAOS_NET_STORE));
 	h->config = harness_config(name, RANKS);
 	h->config.store = url;
-	h->config.link_ms = 500;
+	h->config.link_ms = LATE_MS;
 	h->shared = harness_shared(sizeof(*h->shared));
 	h->shared->stop = UINT64_MAX;
 }
@@ -245,6 +247,13 @@ void hosts_until_mask(struct hosts *h, unsigned ranks, unsigned mask)
 			sched_yield();
 		}
 	}
+}
+
+void hosts_cut_begin(struct hosts *h, const char *name)
+{
+	hosts_open(h, name);
+	h->config.link_ms = CUT_MS;
+	hosts_begin(h);
 }
 
 void hosts_partition(int a, int b)

@@ -49,6 +49,8 @@ void hosts_start(struct hosts *h, int rank, int replacement);
 void hosts_kill(struct hosts *h, int rank);
 void hosts_begin(struct hosts *h);		      /* all ranks, until each has done some operations */
 void hosts_progress(struct hosts *h, unsigned ranks); /* each of them does some more operations */
+/* Open and begin, where a path will be cut: silence on it is soon told. */
+void hosts_cut_begin(struct hosts *h, const char *name);
 void hosts_until_mask(struct hosts *h, unsigned ranks, unsigned mask); /* operations of @ranks are of exactly @mask */
 void hosts_partition(int a, int b);				       /* both ways */
 void hosts_links(

@@ -103,8 +103,7 @@ TEST(a_whole_host_dies)
 
 TEST(half_and_half_one_side_goes_on_the_other_is_fenced)
 {
-	hosts_open(&hosts, "halves");
-	hosts_begin(&hosts);
+	hosts_cut_begin(&hosts, "halves");
 	hosts_partition(0, 1);
 	apart_and_together();
 	hosts_finish(&hosts, ALL);
@@ -115,8 +114,7 @@ TEST(half_without_the_store_waits_and_is_fenced_on_heal)
 {
 	uint64_t at;
 
-	hosts_open(&hosts, "blind");
-	hosts_begin(&hosts);
+	hosts_cut_begin(&hosts, "blind");
 	hosts_partition(0, 1);
 	hosts_partition(0, CHAOS_NET_STORE);
 	hosts_until_mask(&hosts, 12, 12);
@@ -136,8 +134,7 @@ TEST(half_without_the_store_waits_and_is_fenced_on_heal)
 /* A path that one direction of is lost carries no connection: it ends like a partition. */
 TEST_LOOP(a_one_way_cut_ends_like_a_partition, 0, 2)
 {
-	hosts_open(&hosts, "oneway");
-	hosts_begin(&hosts);
+	hosts_cut_begin(&hosts, "oneway");
 	must(!chaos_net_cut(_i, 1 - _i), "no cut");
 	apart_and_together();
 	hosts_finish(&hosts, ALL);
@@ -146,8 +143,7 @@ TEST_LOOP(a_one_way_cut_ends_like_a_partition, 0, 2)
 /* Short packets pass, so connections are made and PINGs are heard; data never come. It ends like a partition, too. */
 TEST_LOOP(a_path_that_carries_no_long_packets_ends_like_a_partition, 0, 2)
 {
-	hosts_open(&hosts, "narrow");
-	hosts_begin(&hosts);
+	hosts_cut_begin(&hosts, "narrow");
 	must(!chaos_net_narrow(0, 1) && (_i || !chaos_net_narrow(1, 0)), "not narrowed");
 	apart_and_together();
 	hosts_finish(&hosts, ALL);
@@ -175,7 +171,6 @@ TEST_LOOP(a_host_without_the_store_is_relayed, 0, 2)
 TEST(a_slow_link_costs_nobody_the_membership)
 {
 	hosts_open(&hosts, "slow");
-	hosts.config.link_ms = 5000;
 	hosts_begin(&hosts);
 	must(!chaos_net_slow(1, 20000), "not slowed");
 	hosts_progress(&hosts, ALL);
