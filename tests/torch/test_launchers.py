@@ -190,7 +190,7 @@ dist.init_process_group("covey", pg_options=covey.torch.Options(device="none", o
 step, ranks = torch.zeros(1), ()
 while step.item() < 20 or len(ranks) < 3:
     ranks = covey.torch.admit([step]).ranks
-    if step.item() == 3 and dist.get_rank() == {dies} and "COVEY_CREATE" not in os.environ:
+    if step.item() == 3 and dist.get_rank() == {dies} and os.environ["COVEY_CREATE"] == "first":
         os.kill(os.getpid(), signal.SIGKILL)
     dist.all_reduce(torch.ones(1))
     step += 1
@@ -208,6 +208,7 @@ def test_a_replacement_meets_as_the_others_did(dies, tmp_path):
     done = subprocess.run([os.path.join(os.environ["COVEY_BUILD"], "tools", "ep-run"), "-n", "3", "--restart=on-failure", "--",
                            sys.executable, program], env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and done.stdout.count("done") == 3, done.stdout + done.stderr
+    assert f"rank {dies} was killed by signal 9" in done.stderr, done.stderr
 
 
 def test_a_rank_dies_in_backward_and_is_replaced():
