@@ -302,12 +302,21 @@ uint64_t app_left_out(const struct op *o, int rank);
 size_t app_row_bytes(void); /* of packed_x */
 
 /* check.cc */
+
+/* Operation @OP of @P is not what it must be. */
+#define WRONG(CHECKER, P, OP, FORMAT, ...) \
+	sim_fail(CHECKER, "rank %d, operation %zu of kind %d: " FORMAT, (P)->rank, OP, plan[OP].kind, ##__VA_ARGS__)
+
 void check_begin(void);
-void check_announced(struct process *p, size_t op); /* while the dispatch runs */
+void check_same(struct process *p, size_t op, const char *of, const void *got, const void *want, size_t bytes);
 void check_ended(struct process *p, size_t op);
 void check_words(const struct process *p); /* it is about to go on */
 void check_gives_up(const struct process *p, const char *why);
-void check_end(void);
+
+/* check_ep.cc */
+void check_announced(struct process *p, size_t op); /* while the dispatch runs */
+void check_dispatch(struct process *p, size_t op);
+void check_combine(struct process *p, size_t op);
 
 /* faults.cc */
 void faults_begin(int n);
