@@ -240,12 +240,26 @@ TEST(rank_in_a_thread_of_this_process_dies_with_its_thread)
 	pthread_join(thread, NULL);
 }
 
+static void stop_peer(void)
+{
+	kill(children[1], SIGSTOP);
+	ck_assert_int_eq(waitpid(children[1], NULL, WUNTRACED), children[1]);
+}
+
+/* The peer is suspect then, and not a beat before. */
+static void is_silent_at(int ms)
+{
+	pass(ms - BEAT_MS);
+	ck_assert_int_eq(total, 0);
+	pass(BEAT_MS);
+	ck_assert_int_eq(source[1], CVY_SOURCE_HEARTBEAT);
+}
+
 TEST(stopped_peer_is_suspect_at_the_bound_and_not_before)
 {
 	be_born(1, sleeper);
 	begin(HANG_MS);
-	kill(children[1], SIGSTOP);
-	ck_assert_int_eq(waitpid(children[1], NULL, WUNTRACED), children[1]);
+	stop_peer();
 	pass(HANG_MS - BEAT_MS);
 	ck_assert_int_eq(total, 0);
 	ck_assert(cvy_detect_late(detect));
@@ -267,34 +281,19 @@ TEST(beat_clears_the_silence)
 	ck_assert(!cvy_detect_late(detect));
 }
 
-TEST(sleeping_peer_without_a_beat_hangs)
+TEST_LOOP(peer_without_a_beat_hangs_and_a_runnable_one_has_four_times_as_long, 0, 2)
 {
-	be_born(1, sleeper);
-	wait_for_state(1, CVY_PROC_SLEEPING);
+	be_born(1, _i ? spinner : sleeper);
+	wait_for_state(1, _i ? CVY_PROC_RUNNING : CVY_PROC_SLEEPING);
 	begin(HANG_MS);
-	pass(HANG_MS - BEAT_MS);
-	ck_assert_int_eq(total, 0);
-	pass(BEAT_MS);
-	ck_assert_int_eq(source[1], CVY_SOURCE_HEARTBEAT);
-}
-
-TEST(runnable_peer_has_four_times_as_long)
-{
-	be_born(1, spinner);
-	wait_for_state(1, CVY_PROC_RUNNING);
-	begin(HANG_MS);
-	pass(4 * HANG_MS - BEAT_MS);
-	ck_assert_int_eq(total, 0);
-	pass(BEAT_MS);
-	ck_assert_int_eq(source[1], CVY_SOURCE_HEARTBEAT);
+	is_silent_at(_i ? 4 * HANG_MS : HANG_MS);
 }
 
 TEST(no_bound_means_no_suspicion_of_silence)
 {
 	be_born(1, sleeper);
 	begin(-1);
-	kill(children[1], SIGSTOP);
-	ck_assert_int_eq(waitpid(children[1], NULL, WUNTRACED), children[1]);
+	stop_peer();
 	pass(20000);
 	ck_assert_int_eq(total, 0);
 	ck_assert(!cvy_detect_late(detect));
@@ -332,13 +331,9 @@ TEST(reused_pid_is_not_taken_for_the_peer)
 	ck_assert_int_eq(proc.thread, -1);
 	ck_assert_int_eq(cvy_proc_state(&proc), CVY_PROC_UNKNOWN);
 	/* The stranger is stopped: that says nothing about the peer, which gets the time of an unknown. */
-	kill(children[1], SIGSTOP);
-	ck_assert_int_eq(waitpid(children[1], NULL, WUNTRACED), children[1]);
+	stop_peer();
 	begin(HANG_MS);
-	pass(4 * HANG_MS - BEAT_MS);
-	ck_assert_int_eq(total, 0);
-	pass(BEAT_MS);
-	ck_assert_int_eq(source[1], CVY_SOURCE_HEARTBEAT);
+	is_silent_at(4 * HANG_MS);
 }
 
 TEST(page_of_another_incarnation_is_not_looked_at)

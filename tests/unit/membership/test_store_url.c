@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Addresses of a store, as users write them: what is wrong with one is said, and no password is.
- *
- * labels: tsan
- */
+/* Addresses of a store, as users write them: what is wrong with one is said, and no password is. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
