@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The tables of forms on device memory, which covey_explain() shows, are what launches, dispatch and combine take.
- *
- * labels: tsan
- */
+/* The tables of forms on device memory, which covey_explain() shows, are what launches, dispatch and combine take. */
+#include "harness.h"
+
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "../../suite.h"
 #include "device_explain.h"
 #include "ep_call.h"
 #include "shape.h"
@@ -41,16 +37,16 @@ static void check_form(const struct form *f, int kind, uint64_t bytes)
 		lanes *= 2;
 	if (kind == CVY_GPU_ALLTOALLV) /* nobody knows the others' counts */
 		lanes = CVY_GPU_UNEVEN_LANES;
-	ck_assert_int_eq(c.packet == CVY_GPU_PAIR ? 16 : 128, f->packet);
-	ck_assert_int_eq(cvy_gpu_has_rounds(c.kind), !strcmp(f->shots, "two"));
-	ck_assert_int_eq(c.levels, f->levels);
-	ck_assert_int_eq(c.threads, f->threads);
-	ck_assert_int_eq(c.rows, f->rows);
-	ck_assert(c.packet != CVY_GPU_PAIR || (c.rows == 1 && c.steps == 1)); /* there is no kernel for others */
-	ck_assert_msg(c.lanes == lanes && lanes >= least && lanes <= most, "%llu bytes: %d lanes, %d by the step, %s",
-		      (unsigned long long)bytes, c.lanes, lanes, f->lanes);
-	if (bytes % CVY_GPU_PACKET == 0)
-		ck_assert_int_eq(c.pulls, !strcmp(f->buffers, "registered"));
+	must((c.packet == CVY_GPU_PAIR ? 16 : 128) == f->packet, "%llu bytes: packets", (unsigned long long)bytes);
+	must(cvy_gpu_has_rounds(c.kind) == !strcmp(f->shots, "two"), "%llu bytes: shots", (unsigned long long)bytes);
+	must(c.levels == f->levels && c.threads == f->threads && c.rows == f->rows,
+	     "%llu bytes: %d levels, %d threads, %d rows", (unsigned long long)bytes, c.levels, c.threads, c.rows);
+	must(c.packet != CVY_GPU_PAIR || (c.rows == 1 && c.steps == 1), "%llu bytes: there is no such kernel",
+	     (unsigned long long)bytes);
+	must(c.lanes == lanes && lanes >= least && lanes <= most, "%llu bytes: %d lanes, %d by the step, %s",
+	     (unsigned long long)bytes, c.lanes, lanes, f->lanes);
+	must(bytes % CVY_GPU_PACKET || c.pulls == !strcmp(f->buffers, "registered"), "%llu bytes: buffers",
+	     (unsigned long long)bytes);
 }
 
 /* All sizes near the ends of the row, and many in between. */
