@@ -424,7 +424,8 @@ struct covey_dispatch_args {
  *
  * After a dispatch that failed, `count` and `range` are of rows that it has placed, also of other sources than
  * result->mask names, or of none: the combine takes them, but its `out` is no result even if it ends with 0. The caller
- * does the pair again. On devices they are 0 if the dispatch ended with the group (FENCED, CLOSED, ABORTED).
+ * does the pair again. On devices, if the dispatch ended with the group (FENCED, CLOSED, ABORTED), they are 0, or of rows
+ * that were announced and may not be there.
  *
  * On devices a rank does not wait after four operations. If others end two operations by deadlines while a rank is
  * still in an earlier one, data that it has not read are overwritten, and it is FENCED.

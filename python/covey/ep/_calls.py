@@ -65,8 +65,8 @@ def matrix(tensor: Any, name: str, rows: Optional[int], columns: Optional[int], 
 class Layout:
     """Where the outputs of a dispatch stand in the rooms that are allocated for it.
 
-    Rows and their scales have a room each. One is for counts, which are zeros where no rows are here, so that whoever
-    looks after a failure finds none, and one for what a combine needs beside. Those who keep counts keep no rows.
+    Rows and their scales have a room each. One is for counts, so that zeros are soon there: whoever looks after a failure
+    never finds what the memory had. One is for what a combine needs beside. Those who keep counts keep no rows.
 
     Attributes:
         rooms: what each is allocated as: sides and dtype
@@ -344,7 +344,7 @@ class Calls(Members):
             stream = self._stream(device, event and not hook, previous)
             on = stream.cuda_stream
         self._launched = True
-        if hook:  # else the kernel says 0 rows where it ends without an outcome
+        if hook:  # else the kernel writes counts, also where it ends without an outcome
             _on_stream(stream, before)
             self._send(name, ep, args, kept, on or _abi.COVEY_STREAM_DEFAULT,
                        Exchange(lambda: self._launch_receive(ep, stream, after, kept), None))

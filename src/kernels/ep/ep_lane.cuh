@@ -510,8 +510,10 @@ static __device__ __noinline__ void cvy_ep_rest(const struct cvy_ep_args *a, str
 		if (!stopped && threadIdx.x == 0)
 			cvy_ep_done<BODY>(a, &r, sh, op, verdict.epoch);
 	}
-	if (BODY::PLACES && over && !blockIdx.x)
+	if (BODY::PLACES && over && !blockIdx.x) {
 		cvy_ep_no_rows(a);
+		__syncthreads(); /* before thread 0 tells the end */
+	}
 	r.mode = CVY_COMPLETE; /* or it has found nothing to do */
 	if (a->timeout_cycles && over)
 		cvy_ep_last(a);

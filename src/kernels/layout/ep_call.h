@@ -104,19 +104,29 @@ static inline int cvy_ep_cuts(int32_t lines, int32_t across)
 	return 2 << across <= CVY_EP_ACROSS && lines >> (across + 1) >= CVY_EP_PIECE;
 }
 
+/* In how many steps @rows pieces of @lines lines are sent, behind a header of one line. */
+static inline int32_t cvy_ep_slices_of(int32_t rows, int32_t lines)
+{
+	return cvy_ep_div(lines, (CVY_EP_STEP_LINES - 1) / rows);
+}
+
 /*
- * Into 2^n pieces goes each of the @rows of a token, of @lines lines: as many as lanes are idle, and as many as it takes for
- * the pieces to be in one step. A lane then has pieces of more tokens, which few tokens need not wait for.
+ * Into 2^n pieces goes each of the @rows of a token, of @lines lines: as many as lanes are idle. If these pieces are longer
+ * than a step, into as many as fit one, unless that is more than one step more for a lane: it has pieces of more tokens
+ * then, which few tokens need not wait for.
  */
 static inline int32_t cvy_ep_across_of(const struct cvy_ep_shape_gpu *s, int32_t lanes, int32_t rows, int32_t lines)
 {
-	int32_t n = 0;
+	int32_t n = 0, more;
 
-	while (!s->whole && !s->hops && cvy_ep_cuts(lines, n) &&
-	       (s->tokens << (n + 1) <= lanes ||
-		(lanes % (2 << n) == 0 && rows * cvy_ep_div(lines, 1 << n) >= CVY_EP_STEP_LINES)))
+	if (s->whole || s->hops)
+		return 0;
+	while (cvy_ep_cuts(lines, n) && s->tokens << (n + 1) <= lanes)
 		n++;
-	return n;
+	for (more = n; cvy_ep_slices_of(rows, cvy_ep_div(lines, 1 << more)) > 1; more++)
+		if (!cvy_ep_cuts(lines, more) || lanes % (2 << more))
+			return n;
+	return 1 << (more - n) <= cvy_ep_slices_of(rows, cvy_ep_div(lines, 1 << n)) + 1 ? more : n;
 }
 
 /* A lane for each token as far as there are lanes, and more of them where rows are long. */

@@ -287,7 +287,7 @@ static int lacks_root(const struct op *o, const struct cvy_gpu_status *s)
 	return (cvy_gpu_is_broadcast(o->kind) || cvy_gpu_is_reduce(o->kind)) && !(s->mask >> o->call.root & 1);
 }
 
-/* Of a dispatch that has no outcome: nothing is named that it has not placed. */
+/* Of a dispatch that has no outcome: its counts are written, and within their buffers. */
 static void check_no_rows(const struct process *p, size_t op)
 {
 	const struct buffers *b = &p->buffers[plan[op].step];

@@ -156,6 +156,14 @@ TEST(rows_of_each_expert_come_in_one_step_while_lanes_are_idle)
 	ck_assert(cvy_ep_form_of(&s, 128, 1, &f));
 	ck_assert_int_eq(f.steps, 2);
 	ck_assert_int_eq(f.slices, 1); /* the first one is enough for 64 tokens, wherever they are in the handle */
+	s.hidden = 8192;
+	ck_assert(cvy_ep_form_of(&s, 128, 1, &f));
+	ck_assert_int_eq(f.slices, 1);
+	ck_assert_int_eq(f.steps, 4); /* 3 in slices */
+	s.top_k = 20;		      /* 8 pieces would be 8 steps, where slices are 6 */
+	ck_assert(cvy_ep_form_of(&s, 128, 1, &f));
+	ck_assert_int_eq(f.across, 0);
+	ck_assert_int_eq(f.steps, 6);
 }
 
 /* Lines that lane @lane takes, of sources with so many tokens each. */
