@@ -14,6 +14,7 @@ if [ "${1-}" != inside ]; then
 fi
 job=$2 run=$3 admin=$4
 unset COVEY_STORE COVEY_GROUP COVEY_MAX_RANKS COVEY_HOST COVEY_INTERFACE
+export COVEY_HANG_MS=20000 COVEY_LINK_MS=5000 # a machine under load is no death
 mkdir -p /run/netns
 mount -t tmpfs none /run/netns
 ip link set lo up
@@ -55,7 +56,7 @@ until redis-cli -h 10.78.0.1 -p 6399 ping >/dev/null 2>&1; do kill -0 "$server";
 
 # both NAME SETTING: a rank on each host; both must see the sum of two.
 both() {
-	export COVEY_STORE=redis://10.78.0.1:6399 COVEY_GROUP="$1" WORLD_SIZE=2 COVEY_JOIN_MS=20000 COVEY_INTERFACE="$2"
+	export COVEY_STORE=redis://10.78.0.1:6399 COVEY_GROUP="$1" WORLD_SIZE=2 COVEY_JOIN_MS=90000 COVEY_INTERFACE="$2"
 	RANK=0 COVEY_HOST=alpha ip netns exec alpha "$job" >"$dir/0" 2>&1 &
 	first=$!
 	RANK=1 COVEY_HOST=beta ip netns exec beta "$job" >"$dir/1" 2>&1 || true

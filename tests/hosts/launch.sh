@@ -12,6 +12,7 @@ if [ "${1-}" != inside ]; then
 fi
 run=$2 job=$3
 unset COVEY_STORE COVEY_GROUP COVEY_MAX_RANKS COVEY_HOST
+export COVEY_HANG_MS=20000 COVEY_LINK_MS=5000 # a machine under load is no death
 mkdir -p /run/netns
 mount -t tmpfs none /run/netns
 ip link set lo up

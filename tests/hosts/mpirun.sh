@@ -18,13 +18,14 @@ trap 'exit 1' INT TERM
 tries=0
 while [ ! -S "$where/store" ]; do
 	tries=$((tries + 1))
-	[ $tries -lt 200 ] || { echo "the store does not start"; cat "$where/log"; exit 1; }
+	[ $tries -lt 1200 ] || { echo "the store does not start"; cat "$where/log"; exit 1; }
 	sleep 0.05
 done
 
 unset COVEY_GROUP COVEY_RANK COVEY_WORLD COVEY_MAX_RANKS RANK WORLD_SIZE
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 COVEY_HOST=here
-out=$(timeout 60 "$run" --oversubscribe -x "COVEY_STORE=redis+unix://$where/store" -x COVEY_HOST -n 3 "$job" 2>&1)
+export COVEY_HANG_MS=20000 # a machine under load is no death
+out=$(timeout 200 "$run" --oversubscribe -x "COVEY_STORE=redis+unix://$where/store" -x COVEY_HOST -n 3 "$job" 2>&1)
 code=$?
 echo "$out"
 [ $code = 0 ] || { echo "mpirun ended with $code"; exit 1; }

@@ -16,6 +16,7 @@ clean()
 trap clean EXIT
 trap 'exit 1' INT TERM
 unset COVEY_STORE COVEY_GROUP COVEY_MAX_RANKS COVEY_HOST COVEY_CREATE
+export COVEY_HANG_MS=20000 COVEY_LINK_MS=5000 # a machine under load is no death
 
 cat >"$where/fake" <<'END'
 #!/bin/sh
@@ -123,7 +124,7 @@ for port in 22922 22923 22924 22925; do
 	"$(command -v sshd)" -D -f "$where/config" -p $port 2>"$where/log" &
 	sshd=$!
 	tries=0
-	while kill -0 $sshd 2>/dev/null && [ ! -s "$where/pid" ] && [ $tries -lt 100 ]; do
+	while kill -0 $sshd 2>/dev/null && [ ! -s "$where/pid" ] && [ $tries -lt 1200 ]; do
 		tries=$((tries + 1))
 		sleep 0.05
 	done

@@ -5,6 +5,7 @@ set -u
 run=$1 folder=$2 prefix=${3-example-} failed=0
 command -v redis-server >/dev/null || { echo "skipped: no redis-server"; exit 77; }
 unset COVEY_STORE COVEY_GROUP COVEY_RANK COVEY_WORLD COVEY_MAX_RANKS COVEY_HOST COVEY_CREATE
+export COVEY_HANG_MS=20000 # a machine under load is no death
 
 # runs NAME TIMES PATTERN ARGS...: ends with 0, and so many lines match
 runs()

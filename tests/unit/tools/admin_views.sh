@@ -12,6 +12,7 @@ trap 'kill $store $group 2>/dev/null; wait $store $group 2>/dev/null; rm -rf "$w
 trap 'exit 1' INT TERM
 unset COVEY_GROUP COVEY_MAX_RANKS COVEY_HOST COVEY_TRANSPORT COVEY_WORLD COVEY_STORE_PASSWORD
 export COVEY_STORE="redis+unix://$where/store"
+export COVEY_HANG_MS=60000 COVEY_LINK_MS=8000 COVEY_LEASE_MS=60000 # a machine under load is no death
 
 . "$(dirname "$0")/await.sh"
 
@@ -86,7 +87,7 @@ wait $watcher || wrong "events of a group that ended: code $?"
 until_has "$where/stream" 'group one is closed'
 for form in watch 'watch --json' top events; do
 	# shellcheck disable=SC2086
-	timeout 20 "$admin" -g one $form >"$where/seen" 2>&1 || wrong "$form of a closed group: code $?"
+	timeout 100 "$admin" -g one $form >"$where/seen" 2>&1 || wrong "$form of a closed group: code $?"
 	grep -q 'group one is closed' "$where/seen" || wrong "$form of a closed group: $(cat "$where/seen")"
 done
 "$admin" -g one forget || wrong "forget of the dead: code $?"
@@ -183,7 +184,7 @@ for form in --looks=0 --json; do
 	grep -q "$(printf '\033')" "$where/seen" && wrong "events $form prints what a terminal obeys"
 done
 printf '\377\377\377\377\377\377\377\377' | dd of="$record" bs=1 seek=640 conv=notrunc 2>/dev/null
-timeout 20 "$admin" -g left events --looks 0 --flight "$where/flight" >"$where/seen" || wrong "events of a record without a last operation: code $?"
+timeout 100 "$admin" -g left events --looks 0 --flight "$where/flight" >"$where/seen" || wrong "events of a record without a last operation: code $?"
 
 "$admin" doctor >"$where/seen" || wrong "doctor: code $?: $(cat "$where/seen")"
 grep -q '^good  store  *answers' "$where/seen" || wrong "doctor does not speak of the store: $(cat "$where/seen")"

@@ -8,13 +8,13 @@ wrong()
 	failed=1
 }
 
-# until_has FILE PATTERN: the file has it, within half a minute
+# until_has FILE PATTERN: the file has it, within a minute
 until_has()
 {
 	tries=0
 	until grep -q -e "$2" "$1" 2>/dev/null; do
 		tries=$((tries + 1))
-		[ $tries -lt 600 ] || { wrong "never \"$2\" in $1:"; cat "$1"; exit 1; }
+		[ $tries -lt 1200 ] || { wrong "never \"$2\" in $1:"; cat "$1"; exit 1; }
 		sleep 0.05
 	done
 }

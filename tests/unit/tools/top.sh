@@ -12,7 +12,8 @@ group='' other='' quiet=''
 trap 'kill -CONT $quiet $store 2>/dev/null; kill $store $group $other 2>/dev/null; wait $store $group $other 2>/dev/null; rm -rf "$where"' EXIT
 trap 'exit 1' INT TERM
 unset COVEY_GROUP COVEY_MAX_RANKS COVEY_HOST COVEY_TRANSPORT COVEY_WORLD COVEY_STORE_PASSWORD
-export COVEY_STORE="redis+unix://$where/store" COVEY_HANG_MS=60000 COVEY_LEASE_MS=60000 # a machine under load is no death
+export COVEY_STORE="redis+unix://$where/store" COVEY_HANG_MS=60000 COVEY_LEASE_MS=60000
+export COVEY_LINK_MS=8000 # a machine under load is no death
 
 . "$(dirname "$0")/await.sh"
 
