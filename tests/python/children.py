@@ -13,6 +13,7 @@ import pytest
 from covey.store import Server
 
 WATCHDOG_S = 300
+os.environ.setdefault("COVEY_HANG_MS", "20000")  # a machine under load is no death
 ROOT = Path(__file__).parents[2]
 _context = multiprocessing.get_context("forkserver")
 _parent = None  # of a child: its pipe to the test
