@@ -112,7 +112,7 @@ static inline void same_scales(const struct setup *s, const char *what, int r, c
 	}
 }
 
-/* What stands beside the rows. */
+/* The outputs beside the rows. */
 static inline void same_named(const struct setup *s, const char *what, int r)
 {
 	size_t rows = s->fill_tail ? (size_t)n * (size_t)s->shape.tokens : rows_in(r, 0);
@@ -124,7 +124,7 @@ static inline void same_named(const struct setup *s, const char *what, int r)
 			complain(s, what, r, part == NAMED ? "recv_experts" : "recv_weights", bytes, 0, 0);
 }
 
-/* What was asked for besides: all of it, with what must not be touched. */
+/* The outputs that a call may ask for: all of each, with the parts that must not be touched. */
 static inline void same_asked(const struct setup *s, const char *what, int r)
 {
 	static const char *const names[] = { "expert_tokens", "recv_counts", "triplets", "flat" };

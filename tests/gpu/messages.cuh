@@ -156,7 +156,7 @@ static struct covey_work *recv_start(int peer, size_t bytes, int tag)
 	return work;
 }
 
-/* What a work says in the end: @want, and of a message that came how long it is and which tag it has. */
+/* The end of a work: @want, and of a message that came its length and tag. */
 static void decided(const char *name, struct covey_work *work, int want, int peer, size_t bytes, int tag)
 {
 	struct covey_result o;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a program is given as `--NAME NUMBER`. */
+/* Options of the form `--NAME NUMBER`. */
 #ifndef OPTIONS_H
 #define OPTIONS_H
 

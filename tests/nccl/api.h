@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the plans of the program of NCCL share: this rank, ids that go in files, elements, and what an output must have. */
+/* Shared by the plans of the program of NCCL: this rank, ids that go in files, elements, and right outputs. */
 #ifndef TESTS_NCCL_API_H
 #define TESTS_NCCL_API_H
 

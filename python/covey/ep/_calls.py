@@ -65,8 +65,8 @@ def matrix(tensor: Any, name: str, rows: Optional[int], columns: Optional[int], 
 class Layout:
     """Where the outputs of a dispatch stand in the rooms that are allocated for it.
 
-    Rows and their scales have a room each. One is for counts, so that zeros are soon there: whoever looks after a failure
-    never finds what the memory had. One is for what a combine needs beside. Those who keep counts keep no rows.
+    Rows and their scales have a room each. One is for counts, which are cleared or written whatever happens: a reader
+    after a failure never finds what the memory had. One is for what a combine needs. Kept counts keep no rows.
 
     Attributes:
         rooms: what each is allocated as: sides and dtype

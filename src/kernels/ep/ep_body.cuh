@@ -52,7 +52,7 @@ static __device__ __forceinline__ uint64_t cvy_ep_entered(const struct cvy_ep_sh
 	return entered;
 }
 
-/* Who goes by the counts of a dispatch finds no rows. */
+/* The counts of a dispatch without rows. */
 static __device__ __forceinline__ void cvy_ep_no_rows(const struct cvy_ep_args *a)
 {
 	const int bins = a->once ? a->el > 0 : a->el;

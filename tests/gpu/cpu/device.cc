@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the device that is a CPU is (runtime.cc): how many there are, which one is current, what it has, and the host's memory. */
+/* Properties of the devices that are a CPU (runtime.cc): their number, the current one, and memory of the host. */
 #include "runtime.h"
 
 static thread_local int current;
